@@ -64,10 +64,10 @@ class Ahead(model.StructuralModel):
     def __init__(self, whole: model.StructuralModel, start: model.StructuralModel) -> None:
         vars(self).update(vars(whole))
         z, slope = whole.link.inverse(whole.observations.reward)
-        self.scale, self.centre, self.end = start.scale, start.centre, start.end
-        self.y, self.slope = (z - self.centre) / self.scale, slope / self.scale
+        self.scale, self.best_trend, self.last_t = start.scale, start.best_trend, start.last_t
+        self.y, self.link_slope = (z - self.best_trend) / self.scale, slope / self.scale
         first = float(whole.link.inverse(whole.observations.trend)[0][0])
-        self.mean, self.deviation = self._linear(first)
+        self.linear_prior_mean, self.linear_prior_deviation = self._linear(first)
         o = whole.observations
         self.points = self._points(o.log2_n, o.log2_b, o.t)
         self.kernels = self._kernels(self.points, self.points)
@@ -88,7 +88,9 @@ def models(sweep: RealSweep, share: float) -> Ahead:
     def of(part: Runs) -> model.StructuralModel:
         metric, _, _ = choose(part, sweep.reading.get("metric"))
         configurations = configurations_of(part, sweep)
-        return model.model_of(configurations, bounds(metric, configurations), unit_of(metric, configurations))
+        return model.build_model(
+            configurations, bounds(metric, configurations), unit_of(metric, configurations)
+        )
 
     return Ahead(of(cut(runs, end)), of(cut(runs, share * end)))
 
@@ -122,9 +124,9 @@ def moments(case: tuple[RealSweep, float], priors: Mapping[str, tuple[float, flo
         for name, k, moved, v in zip(
             (*_CEILINGS, "slope"), used, change * shrunk, spread * shrunk**2, strict=True
         ):
-            out[name] = float(m.mean[k] + moved), float(v)
+            out[name] = float(m.linear_prior_mean[k] + moved), float(v)
         places = np.unique(m.observations.places, axis=0)
-        at = m._points(*places.T, np.full(len(places), m.end + 1.0))
+        at = m._points(*places.T, np.full(len(places), m.last_t + 1.0))
         value, v = given(m._kernels(m.points, at).slopes, priors["slope of n"][1] ** 2)
         out["slope of n"] = 0.0, float(np.mean(value**2 + v))
     return out

@@ -201,7 +201,7 @@ def read_sweep(directory: object) -> _Command:
 
 @_printed
 def fit(sources: Sequence[str], options: Sequence[str], out: str = "") -> _Command:
-    """Return the command that fits runs with the ``options`` that they require (`isolaw.fits.choices`)."""
+    """Return the command that fits runs with the ``options`` they require (`isolaw.fits.fit_options`)."""
     return _isolaw("fit", *sources, *options, *(["--out", out] if out else []))
 
 

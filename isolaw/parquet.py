@@ -32,6 +32,10 @@ _MOST_COLUMNS = 10_000
 _MOST_CHUNKS = 100_000
 _MOST_PAGES = 300_000
 _DICTIONARY_PAGE = 2  # the type of a page
+# Numbers of Thrift fields: in the footer, a row group and a column chunk; in a chunk's metadata; in a page.
+_ROW_GROUPS, _CHUNKS, _METADATA = 4, 1, 3
+_NAME_PARTS, _STORED_BYTES, _DATA_OFFSET, _DICTIONARY_OFFSET = 3, 7, 9, 11
+_PAGE_FIELDS = (1, 2, 3)  # its type, its bytes when decompressed, its bytes in the file
 _MOST_DICTIONARY_BYTES = 32 * _MB  # Arrow copies it several times; writers stop at 1 MB
 _MOST_LEVELS = 12  # levels of structures and lists in the footer
 _BATCH_ROWS, _BATCH_CELLS = 16_384, 1_000_000
@@ -54,33 +58,39 @@ def read_parquet(path: str | Path) -> pa.Table:
         # What pandas wrote about its index and types can be wrong, and is not needed.
         metadata = {key: value for key, value in (schema.metadata or {}).items() if key != b"pandas"}
         fields = [field.with_type(_TYPE_OF_VIEW.get(field.type, field.type)) for field in schema]
-        plain = pa.schema([field for field in fields if is_plain(field.type)], metadata or None)
+        plain_schema = pa.schema([field for field in fields if is_plain(field.type)], metadata or None)
         if len(set(schema.names)) < len(schema):
             repeated = next(name for name in schema.names if schema.names.count(name) > 1)
             raise DataError(f"{path}: two columns are called {repeated[:100]!r}")
         if rows > _MOST_ROWS or rows * len(schema) > _MOST_CELLS:
             sizes = f"{rows:,} rows and {len(schema):,} columns"
             raise _too_large(path, sizes, f"{_MOST_ROWS:,} rows and {_MOST_CELLS:,} cells")
-        _check_pages(path, set(plain.names))
-        text_names = [field.name for field in plain if _is_text(field.type)]
-        whole_names = [*text_names, *(field.name for field in plain if pa.types.is_dictionary(field.type))]
+        _check_pages(path, set(plain_schema.names))
+        text_names = [field.name for field in plain_schema if _is_text(field.type)]
+        whole_names = [
+            *text_names,
+            *(field.name for field in plain_schema if pa.types.is_dictionary(field.type)),
+        ]
         # Arrow reads a.b with a, even if it is another column.
-        paths = sorted(name.split(".") for name in plain.names)
-        joint = {".".join(a) for a, b in pairwise(paths) if a == b[: len(a)]}
-        whole_names = [name for name in whole_names if name not in joint]
-        other_names = [*{*plain.names}.difference(whole_names)]
+        name_parts = sorted(name.split(".") for name in plain_schema.names)
+        prefixing_names = {".".join(a) for a, b in pairwise(name_parts) if a == b[: len(a)]}
+        whole_names = [name for name in whole_names if name not in prefixing_names]
+        other_names = [*{*plain_schema.names}.difference(whole_names)]
         total_bytes, columns_by_name = 0, dict[str, pa.ChunkedArray]()
         with pq.ParquetFile(path, read_dictionary=text_names) as file:
-            few = max(1, min(_BATCH_ROWS, _BATCH_CELLS // max(len(other_names), 1)))
-            for names, limit in [*(([name], _MOST_ROWS) for name in whole_names), (other_names, few)]:
-                column_schema, tables = pa.schema([plain.field(name) for name in names]), []
-                for batch in file.iter_batches(limit, columns=names) if names else ():
+            batch_rows = max(1, min(_BATCH_ROWS, _BATCH_CELLS // max(len(other_names), 1)))
+            for names, row_limit in [
+                *(([name], _MOST_ROWS) for name in whole_names),
+                (other_names, batch_rows),
+            ]:
+                column_schema, tables = pa.schema([plain_schema.field(name) for name in names]), []
+                for batch in file.iter_batches(row_limit, columns=names) if names else ():
                     total_bytes += sum(map(_decoded_bytes, batch.columns))
                     _check_unpacked(path, total_bytes)
                     tables.append(pa.Table.from_batches([batch]).select(names).cast(column_schema))
                 table = pa.concat_tables([column_schema.empty_table(), *tables])
                 columns_by_name |= zip(names, table.columns, strict=True)
-        return _with_texts(pa.table([columns_by_name[name] for name in plain.names], plain))
+        return _with_texts(pa.table([columns_by_name[name] for name in plain_schema.names], plain_schema))
     except _READ_ERRORS as error:
         raise _unreadable(path, error) from None
 
@@ -148,16 +158,17 @@ def _check_pages(path: str | Path, names: set[str]) -> None:
     with open_file(path) as file:
         file_bytes = os.fstat(file.fileno()).st_size
         most_bytes = min(_MOST_BYTES, _MOST_SMALL_BYTES + _MOST_RATIO * file_bytes)
-        for chunk in (chunk[3] for group in _read_footer(file)[4] for chunk in group[1]):
-            if b".".join(chunk[3]).decode("utf-8", "replace") not in names:
+        groups = _read_footer(file)[_ROW_GROUPS]
+        for chunk in (chunk[_METADATA] for group in groups for chunk in group[_CHUNKS]):
+            if b".".join(chunk[_NAME_PARTS]).decode("utf-8", "replace") not in names:
                 continue
-            dictionary_offset = chunk.get(11) or chunk[9]
-            offset = min(dictionary_offset, chunk[9])
-            end = min(offset + chunk[7], file_bytes)
+            dictionary_offset = chunk.get(_DICTIONARY_OFFSET) or chunk[_DATA_OFFSET]
+            offset = min(dictionary_offset, chunk[_DATA_OFFSET])
+            end = min(offset + chunk[_STORED_BYTES], file_bytes)
             while 0 <= offset < end:
                 file.seek(offset)
                 header = _read_structure(file)
-                page_type, page_bytes, stored_bytes = header[1], header[2], header[3]
+                page_type, page_bytes, stored_bytes = (header[field] for field in _PAGE_FIELDS)
                 if page_bytes < 0 or stored_bytes < 0:
                     raise ValueError("the header of a page is damaged")
                 total_bytes, page_count = total_bytes + page_bytes, page_count + 1
@@ -246,17 +257,19 @@ def _too_large(path: str | Path, sizes: str, limits: str) -> DataError:
 _TYPE_OF_VIEW = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+def _is_text(data_type: pa.DataType) -> bool:
+    return data_type in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
-def is_plain(kind: pa.DataType) -> bool:
+def is_plain(data_type: pa.DataType) -> bool:
     """Return whether a column of this type contains one plain value per row, such as a number or a text."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_fixed_size_binary(kind):
-        return bool(kind.byte_width <= _MOST_FIXED_BYTES)
-    return _is_text(kind) or not (pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
+    if pa.types.is_dictionary(data_type):
+        data_type = data_type.value_type
+    if pa.types.is_fixed_size_binary(data_type):
+        return bool(data_type.byte_width <= _MOST_FIXED_BYTES)
+    return _is_text(data_type) or not (
+        pa.types.is_nested(data_type) or isinstance(data_type, pa.BaseExtensionType)
+    )
 
 
 def _decoded_bytes(column: pa.Array) -> int:

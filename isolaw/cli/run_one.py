@@ -42,7 +42,7 @@ def _execute(directory: str, stop: threading.Event) -> int:
         from isolaw.executors.slurm import SlurmNodes
 
         nodes = SlurmNodes(run.open())
-        if nodes.number:
+        if nodes.node_index:
             nodes.follow()
             return 0
     if run.recorded().is_done(spec):

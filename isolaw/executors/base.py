@@ -1,8 +1,8 @@
 """Provide the common parts of executors: `execute` executes one run, and `drive` schedules runs.
 
-Each executor is a module with a function ``run(directory, waiting, chosen, each) -> Iterator[Event]``. An
-executor decides where runs execute, which never changes their results. Executors that execute several runs at
-a time implement `Slots`.
+Each executor is a module with a function ``run(directory, waiting, section, needs_by_run) ->
+Iterator[Event]``. An executor decides where runs execute, which never changes their results. Executors that
+execute several runs at a time implement `Slots`.
 """
 
 from __future__ import annotations

@@ -57,17 +57,17 @@ def run(
     yield from drive(_Slurm(directory, section, needs_by_run), waiting)
 
 
-def script(directory: Path, run_id: str, section: ExecutorSection, needs: Resources) -> str:
+def script(directory: Path, run_id: str, section: ExecutorSection, resources: Resources) -> str:
     """Return the job script of a run, for example to print it."""
-    executor = _executor(directory, section, needs, _Scripts)
+    executor = _executor(directory, section, resources, _OfflineSlurmExecutor)
     executor.parameters["job_name"] = _job_name(directory, run_id)
     return str(executor._make_submission_file_text(_run_command(directory, run_id), ""))
 
 
 def _run_command(directory: Path, run_id: str) -> str:
-    isolaw = Path(sys.executable).with_name("isolaw")
+    isolaw_path = Path(sys.executable).with_name("isolaw")
     folder = SweepStore(directory.resolve()).run(run_id).folder
-    return shlex.join([str(isolaw) if isolaw.is_file() else "isolaw", "run-one", str(folder)])
+    return shlex.join([str(isolaw_path) if isolaw_path.is_file() else "isolaw", "run-one", str(folder)])
 
 
 def _job_name(directory: Path, run_id: str) -> str:
@@ -75,7 +75,7 @@ def _job_name(directory: Path, run_id: str) -> str:
     return f"isolaw-{sweep_hash}-{run_id[:24]}"
 
 
-class _Scripts(SlurmExecutor):  # type: ignore[misc]
+class _OfflineSlurmExecutor(SlurmExecutor):  # type: ignore[misc]
     """A variant of submitit's executor that also writes job scripts on machines without SLURM."""
 
     @classmethod
@@ -83,7 +83,7 @@ class _Scripts(SlurmExecutor):  # type: ignore[misc]
         return 1
 
 
-def _executor(directory: Path, section: ExecutorSection, needs: Resources, executor_class: Any) -> Any:
+def _executor(directory: Path, section: ExecutorSection, resources: Resources, executor_class: Any) -> Any:
     """Return a submitit executor of class ``executor_class`` with the resources of a run."""
     folder = str(directory.resolve())
     if not folder.isprintable() or "%" in folder:
@@ -91,21 +91,21 @@ def _executor(directory: Path, section: ExecutorSection, needs: Resources, execu
             f"{folder!r}: found a control character or %; SLURM's scripts accept neither in a path"
         )
     executor = executor_class(directory.resolve() / "slurm")
-    warning_s = min(needs.notice_s, int(30 * section.time))
+    warning_s = min(resources.notice_s, int(30 * section.time))
     if executor_class is LocalExecutor:
         executor.update_parameters(timeout_min=section.time, signal_delay_s=warning_s, setup=section.setup)
         return executor
     executor._make_submission_command = _with_time_limit(executor._make_submission_command)
     seconds = round(60 * section.time)
     # One machine's share of memory per core would be too little where a run takes whole machines.
-    memory = {"mem": "0"} if needs.nodes > 1 else {}
+    memory = {"mem": "0"} if resources.nodes > 1 else {}
     executor.update_parameters(
         time=f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}",
         signal_delay_s=warning_s,
-        nodes=needs.nodes,
+        nodes=resources.nodes,
         ntasks_per_node=1,
-        cpus_per_task=needs.cpus,
-        gpus_per_node=needs.gpus or None,
+        cpus_per_task=resources.cpus,
+        gpus_per_node=resources.gpus or None,
         partition=section.partition,
         wckey=None,
         stderr_to_stdout=True,
@@ -124,27 +124,32 @@ def _with_time_limit(command: Callable[..., list[str]]) -> Callable[..., list[st
 class _Slurm:
     """The `Slots` of this executor, with one SLURM job for each run."""
 
-    def __init__(self, directory: Path, section: ExecutorSection, needs: Mapping[str, Resources]) -> None:
+    def __init__(
+        self, directory: Path, section: ExecutorSection, needs_by_run: Mapping[str, Resources]
+    ) -> None:
         self.directory, self.store = directory, SweepStore(directory)
         self.is_local = section.cluster == "local"
         (directory / "slurm").mkdir(exist_ok=True)
-        kind = LocalExecutor if self.is_local else SlurmExecutor
-        self.executors = {each: _executor(directory, section, each, kind) for each in set(needs.values())}
-        self.needs_by_run = needs
+        executor_class = LocalExecutor if self.is_local else SlurmExecutor
+        self.executors = {
+            resources: _executor(directory, section, resources, executor_class)
+            for resources in set(needs_by_run.values())
+        }
+        self.needs_by_run = needs_by_run
         self.job_by_run: dict[str, Any] = {}
-        self.size_by_run: dict[str, int] = {}
+        self.recorded_bytes_by_run: dict[str, int] = {}
         self.stopping: set[str] = set()
-        self.has_accepted, self.refused_ids, self.refusal = False, list[str](), ""
+        self.has_accepted_job, self.refused_ids, self.last_refusal = False, list[str](), ""
         self.has_answered = self.can_cancel = True
         self.queue: dict[str, tuple[str, str]] = {} if self.is_local else _queued_jobs()
         self.known_reasons = {"None", "Priority", "Resources", "BeginTime"}  # temporary or expected reasons
-        self.asked_at = time.monotonic()
+        self.last_queue_check = time.monotonic()
 
     def start(self, run_id: str) -> Event | None:
         run, name = self.store.run(run_id), _job_name(self.directory, run_id)
         if name in self.queue:  # submitted by an engine that has ended
             self.job_by_run[run_id] = job = self.queue[name][0]
-            self.has_accepted = True
+            self.has_accepted_job = True
             return Event(run_id, "warning", cause=f"SLURM job {job} already executes the run; waiting")
         if (holder := run.holder) is not None:
             return Event(run_id, "busy", cause=f"{run.folder} is in use by {holder}")
@@ -163,14 +168,14 @@ class _Slurm:
             if getattr(error.__cause__, "returncode", 0) in _TIMEOUT_STATUSES and not lines:
                 lines = [f"no answer within {_SUBMIT_LIMIT_S} s"]
             cause = f"sbatch: {'; '.join(lines) or repr(error)}"
-            if not self.has_accepted:  # SLURM would probably refuse all jobs
+            if not self.has_accepted_job:  # SLURM would probably refuse all jobs
                 raise RunError(cause) from error
             self.refused_ids.append(run_id)  # the user's job limit is reached, or SLURM is down
-            if cause == self.refusal:
+            if cause == self.last_refusal:
                 return None
-            self.refusal = cause
+            self.last_refusal = cause
             return Event(run_id, "warning", cause=f"{cause}; isolaw tries again later")
-        self.has_accepted = True
+        self.has_accepted_job = True
         self.job_by_run[run_id] = job if self.is_local else job.job_id
         if not self.is_local:
             self.queue[name] = job.job_id, "None"
@@ -183,7 +188,7 @@ class _Slurm:
         if self.stopping:
             events += [Event(run_id, "stopped") for run_id in self.refused_ids]
             self.refused_ids.clear()
-        if time.monotonic() - self.asked_at > interval_s:
+        if time.monotonic() - self.last_queue_check > interval_s:
             if not self.is_local:
                 try:
                     self.queue, self.has_answered = _queued_jobs(), True
@@ -195,12 +200,12 @@ class _Slurm:
             retried, self.refused_ids = self.refused_ids, []
             events += [event for run_id in retried if (event := self.start(run_id))]
             events += self._wait_warnings()
-            self.asked_at = time.monotonic()
+            self.last_queue_check = time.monotonic()
         for run_id, job in list(self.job_by_run.items()):
             if run_id in self.stopping:  # repeat, because a job that was just starting misses the request
                 self.store.run(run_id).ask_to_stop()
-            ended = job.done() if self.is_local else _job_name(self.directory, run_id) not in self.queue
-            events += self._events_of(run_id, ended)
+            has_ended = job.done() if self.is_local else _job_name(self.directory, run_id) not in self.queue
+            events += self._events_of(run_id, has_ended)
         return events
 
     def _wait_warnings(self) -> Iterator[Event]:
@@ -216,9 +221,9 @@ class _Slurm:
         run = self.store.run(run_id)
         size = run.bytes_recorded
         recorded = run.recorded()
-        if size != self.size_by_run.get(run_id) and recorded.checkpoints:
+        if size != self.recorded_bytes_by_run.get(run_id) and recorded.checkpoints:
             yield Event(run_id, "checkpoint", recorded.reached)
-        self.size_by_run[run_id] = size
+        self.recorded_bytes_by_run[run_id] = size
         if recorded.is_done(run.read_spec()):
             event = Event(run_id, "done", recorded.reached)
         elif (failure := run.failure) is not None:
@@ -294,13 +299,13 @@ class SlurmNodes:
 
     def __init__(self, folder: Folder) -> None:
         job = SlurmJobEnvironment()
-        self.count, self.number = job.num_nodes, job.node
+        self.count, self.node_index = job.num_nodes, job.node
         self.names: Sequence[str] = job.hostnames
         self.environment: Mapping[str, str] = {}  # srun finds the job by SLURM's own variables
-        self.address = _address(*job.hostnames[:2]) if self.number == 0 else ""
+        self.address = _address(*job.hostnames[:2]) if self.node_index == 0 else ""
         self.folder = folder
         # A job that SLURM has restarted must ignore the file of its previous attempt.
-        self.job = f"{job.raw_job_id}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+        self.attempt = f"{job.raw_job_id}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
         self.calls = 0
 
     def call(self, meeting: dict[str, Any]) -> None:
@@ -319,7 +324,7 @@ class SlurmNodes:
         return ""
 
     def _write(self, meeting: dict[str, Any] | None) -> None:
-        text = json.dumps({"job": self.job, "call": self.calls, "meeting": meeting})
+        text = json.dumps({"job": self.attempt, "call": self.calls, "meeting": meeting})
         self.folder.write(MEETING, text.encode(), sync=False, mode=0o600)  # the message holds a secret
 
     def follow(self) -> None:
@@ -328,13 +333,13 @@ class SlurmNodes:
             message: dict[str, Any] = {}
             with contextlib.suppress(OSError, ValueError):
                 message = json.loads(self.folder.read(MEETING) or b"{}")
-            if message.get("job") != self.job or (message["call"] == self.calls and message["meeting"]):
+            if message.get("job") != self.attempt or (message["call"] == self.calls and message["meeting"]):
                 time.sleep(_CALL_CHECK_S)
             elif message["meeting"] is None:
                 return
             else:
                 self.calls = message["call"]
-                launcher.join(message["meeting"], self.number)
+                launcher.join(message["meeting"], self.node_index)
 
 
 def _address(node: str, *others: str) -> str:

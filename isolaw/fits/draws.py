@@ -21,7 +21,7 @@ from isolaw.fits.document.schema import LawDocument, SurfaceInfo
 from isolaw.fits.frontier import levels_of
 from isolaw.fits.selection import Floats
 from isolaw.fits.surface.estimate import Surface
-from isolaw.fits.surface.model import Link, Start, StructuralModel
+from isolaw.fits.surface.model import InitialReward, Link, StructuralModel
 from isolaw.fits.surface.observations import Observations
 
 
@@ -126,7 +126,7 @@ def surface_info(surface: Surface) -> SurfaceInfo:
     """Return the part of the surface that is stored in the law's document."""
     model = surface.model
     low, high = (bound if math.isfinite(bound) else None for bound in surface.bounds)
-    start = (model.start.reward, model.start.error)
+    start = (model.start.reward, model.start.standard_error)
     mode = tuple(surface.mode.tolist())
     return SurfaceInfo(model.observations.to_dict(), mode, surface.effective, (low, high), start)
 
@@ -158,7 +158,7 @@ def _read_surface(
     try:
         observations = Observations.from_dict(stored.observations)
         model = StructuralModel(
-            observations, Start(*stored.start), Link.of(bounds, unit, observations.reward)
+            observations, InitialReward(*stored.start), Link.for_rewards(bounds, unit, observations.reward)
         )
         is_finite = np.isfinite(model.data_covariance(mode)[0]).all() and np.isfinite(model.y).all()
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

@@ -119,10 +119,10 @@ def flags_of_simulated(simulated: Simulated) -> list[Flag]:
     return [Flag(Code.SIMULATED, text)] if simulated else []
 
 
-def simulated_by(flags: Iterable[Flag]) -> Simulated:
+def simulated_from_flags(flags: Iterable[Flag]) -> Simulated:
     """Return whether a simulator made the runs, according to these flags (inverts `flags_of_simulated`).
 
-    >>> simulated_by(flags_of_simulated(Simulated.YES)).words
+    >>> simulated_from_flags(flags_of_simulated(Simulated.YES)).words
     'simulated'
     """
     return Simulated.among(flag.code == Code.SIMULATED for flag in flags)
@@ -137,7 +137,7 @@ class Flagged(Encoded):
     @property
     def simulated(self) -> Simulated:
         """Whether a simulator made the runs, according to the flags."""
-        return simulated_by(self.flags)
+        return simulated_from_flags(self.flags)
 
 
 def flags_with(flags: Iterable[Flag], *codes: Code) -> list[Flag]:

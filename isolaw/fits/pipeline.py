@@ -51,14 +51,14 @@ from isolaw.fits.selection import (
     select,
     usual_hold,
 )
-from isolaw.fits.surface.bootstrap import Unit, resample
+from isolaw.fits.surface.bootstrap import ResamplingUnit, resample
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import slices
 from isolaw.runs import SYMBOL_OF, ReadKeywords, Runs, Source
 
 METHODS = ("surface", "paper")
 DRAWS = 400
-_MOST_FAILED = 0.05  # above this share of failures, the remaining draws are not a fair sample
+_MOST_FAILED_SHARE = 0.05  # above this share of failures, the remaining draws are not a fair sample
 UNITS = {"compute": "rollouts", "tokens": "tokens", "steps": "steps"}
 
 
@@ -158,43 +158,44 @@ def fit_selection(
     failures: dict[str, int] = {}
     with one_blas_thread():
         if method == "surface":
-            limits = bounds(metric, configurations)
-            surface = surface or estimate(configurations, draws, seed, limits, reward_unit)
-            resampled: Unit = "run" if surface.model.observations.freedom else "lack of fit"
+            reward_bounds = bounds(metric, configurations)
+            surface = surface or estimate(configurations, draws, seed, reward_bounds, reward_unit)
+            resampling_unit: ResamplingUnit = "run" if surface.model.observations.freedom else "lack of fit"
         else:
-            samples, resampled = resample(configurations, curve, draws, seed)
+            deviations, resampling_unit = resample(configurations, curve, draws, seed)
             if records == "auto":
                 bin_width = WIDTH * reward_unit
             elif isinstance(records, int | float):
                 bin_width = float(records)
-            curves, failures = _fit_all(selection, samples, curve, bin_width)
+            curves, failures = _fit_all_curves(selection, deviations, curve, bin_width)
         fitted_curves = [*zip(configurations, curves, strict=True)] if curves else []
         low, high = frontiers.supported_range(configurations)
-        scale = 1 / selection.fixed["batch_rollouts"] if hold == "B" else 1.0
+        x_per_compute = 1 / selection.fixed["batch_rollouts"] if hold == "B" else 1.0
         compute = np.geomspace(low, high, frontiers.POINTS)
         compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
-        law_x = compute * scale if hold == "B" else np.log10(compute)
+        law_x = compute * x_per_compute if hold == "B" else np.log10(compute)
         if surface is None:
             frontier = frontiers.trace(configurations, curves, compute, reward_unit)
             falls = [doc.late_shortfall(c, curve) for c, curve in fitted_curves]
-            path = frontiers.strict_path(frontier)
+            n_star_path = frontiers.strict_path(frontier)
             curve_rewards = frontiers.curve_rewards(configurations, curves, low)
-            logistic = _fit_law(path, law_x) if equations else None
+            logistic = _fit_law(n_star_path, law_x) if equations else None
             comparison = judge_logistic(frontier, logistic is not None, min(c.runs for c in configurations))
         else:
-            cut = slices(surface, compute, unit=reward_unit)
-            falls = doc.late_falls(cut, configurations)
+            reward_slices = slices(surface, compute, unit=reward_unit)
+            falls = doc.late_falls(reward_slices, configurations)
             interval_end = INTERVALS * comparable_compute(configurations)
-            frontier = frontiers.cut_frontier(cut, configurations, interval_end, reward_unit)
-            path = frontiers.ridge_path(cut, configurations, interval_end)
+            frontier = frontiers.cut_frontier(reward_slices, configurations, interval_end, reward_unit)
+            n_star_path = frontiers.ridge_path(reward_slices, configurations, interval_end)
             curve_rewards = frontier.compute, frontier.reward
-            logistic = _fit_law(path, law_x) if equations else None
-            laws = fit_laws(cut, path, law_x, logistic) if equations and hold != "nothing" else {}
-            comparison = compare_laws(laws, path, configurations, TOLERANCE * reward_unit)
+            logistic = _fit_law(n_star_path, law_x) if equations else None
+            has_laws = equations and hold != "nothing"
+            laws = fit_laws(reward_slices, n_star_path, law_x, logistic) if has_laws else {}
+            comparison = compare_laws(laws, n_star_path, configurations, TOLERANCE * reward_unit)
     symbol = SYMBOL_OF[law_axis(hold)]
     law_parameters: dict[str, Quantity] = {}
     if equations:
-        law_parameters = doc.parameters(path, law_x, logistic, comparison, selection.flags, symbol)
+        law_parameters = doc.parameters(n_star_path, law_x, logistic, comparison, selection.flags, symbol)
     used_runs = runs.select(selection.run_ids)
     health = batch_health(used_runs, metric, eval_set)
     selection.flags.extend(
@@ -211,16 +212,18 @@ def fit_selection(
         method=method,
         curve=curve if curves else None,
         records=bin_width,
-        x=Axis(x_name, UNITS[x_name], hold != "B", (low * scale, high * scale)),
+        x=Axis(x_name, UNITS[x_name], hold != "B", (low * x_per_compute, high * x_per_compute)),
         grid=tuple(doc.grid_entry(c) for c in configurations),
         sources=(runs.source,) if runs.source else (),
         n_train_problems=selection.n_train_problems,
         epochs_seen=selection.epochs_seen,
         params=law_parameters,
-        frontier=doc.frontier_entries(frontier, path, scale, stepwise=method == "paper"),
-        crossovers=doc.crossover_entries(configurations, *curve_rewards, low, scale) if equations else (),
+        frontier=doc.frontier_entries(frontier, n_star_path, x_per_compute, stepwise=method == "paper"),
+        crossovers=doc.crossover_entries(configurations, *curve_rewards, low, x_per_compute)
+        if equations
+        else (),
         curves=tuple(doc.curve_entry(c, curve) for c, curve in fitted_curves),
-        bootstrap=DrawsInfo(resampled, draws, sum(failures.values()), failures, seed),
+        bootstrap=DrawsInfo(resampling_unit, draws, sum(failures.values()), failures, seed),
         comparison=comparison,
         health=health,
         rules=simple_rules(configurations),
@@ -229,7 +232,10 @@ def fit_selection(
         diverged=selection.diverged,
         **_machine(used_runs),
     )
-    flags = [*flags_of_simulated(used_runs.simulated), *flags_of(selection, path, document, scale, falls)]
+    flags = [
+        *flags_of_simulated(used_runs.simulated),
+        *flags_of(selection, n_star_path, document, x_per_compute, falls),
+    ]
     document = replace(document, flags=tuple(flags))
     return Law(document, Draws({c.key: curve.parameters() for c, curve in fitted_curves}, surface))
 
@@ -245,9 +251,9 @@ def _machine(runs: Runs) -> dict[str, Any]:
     }
 
 
-def _fit_all(
+def _fit_all_curves(
     selection: Selection,
-    samples: list[NDArray[np.float64]],
+    deviations: list[NDArray[np.float64]],
     family: str,
     bin_width: float | None,
 ) -> tuple[list[Curves], dict[str, int]]:
@@ -256,7 +262,7 @@ def _fit_all(
     Returns the curves, and the number of failed draws by reason.
     """
     configurations = selection.configurations
-    pairs = list(zip(configurations, samples, strict=True))
+    pairs = list(zip(configurations, deviations, strict=True))
     if bin_width is None:
         return [fit_curves(c.checkpoints, c.mean + s, c.runs_at[None], family) for c, s in pairs], {}
     rewards = [c.reward + sample[:, c.index] for c, sample in pairs]
@@ -274,16 +280,16 @@ def _fit_all(
         selection.flags.append(Flag(Code.HARDLY_RISES, text))
     for i in flat_indices:
         weights[i][:] = 1.0
-    usable = np.all([weight.sum(axis=1) >= 3 for weight in weights], axis=0)
-    usable[0] = True
-    failures = int((~usable).sum())
-    reasons = {"a curve with fewer than 3 points": failures} if failures else {}
-    if failures > _MOST_FAILED * usable.size:
-        usable[1:] = False
+    is_usable = np.all([weight.sum(axis=1) >= 3 for weight in weights], axis=0)
+    is_usable[0] = True
+    failed_draws = int((~is_usable).sum())
+    reasons = {"a curve with fewer than 3 points": failed_draws} if failed_draws else {}
+    if failed_draws > _MOST_FAILED_SHARE * is_usable.size:
+        is_usable[1:] = False
         text = 'too many draws failed; add seeds, or fit all checkpoints (in Python: records="off")'
         selection.flags.append(Flag(Code.NO_INTERVALS, text))
     return [
-        fit_curves(c.compute, reward[usable], weight[usable], family)
+        fit_curves(c.compute, reward[is_usable], weight[is_usable], family)
         for c, reward, weight in zip(configurations, rewards, weights, strict=True)
     ], reasons
 

@@ -12,7 +12,7 @@ from isolaw.allocation import Allocation
 from isolaw.evidence import REFUSED, Quantity, Simulated, number
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.document.schema import LawDocument
-from isolaw.fits.flags import Code, Flag, flags_with, simulated_by
+from isolaw.fits.flags import Code, Flag, flags_with, simulated_from_flags
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.next_step import NextStep, sweep_of, with_command
 from isolaw.registry import Shown, public
@@ -173,7 +173,7 @@ class Prediction(Shown):
     @property
     def simulated(self) -> Simulated:
         """Whether a simulator made the runs behind the prediction."""
-        return simulated_by(self.flags)
+        return simulated_from_flags(self.flags)
 
     def _cost_fields(self, option: Option | None) -> dict[str, Any]:
         spent = option and self.spent(option)

@@ -32,12 +32,12 @@ def test_a_kernel_that_is_announced_leaves_what_is_looked_for(
     import numpy as np
 
     from isolaw.fits.curves.learning_curves import fit_curves
-    from isolaw.simulators.group import softmax
     from isolaw.simulators.interference import PRESETS, create
     from isolaw.simulators.model import Update
     from isolaw.simulators.problems import difficulty
+    from isolaw.simulators.tabular import log_softmax
 
-    softmax(np.zeros(2), np.zeros(2))
+    log_softmax(np.zeros(2), np.zeros(2))
     create(PRESETS[next(iter(PRESETS))], difficulty("easy"), 0, 8, 8).advance(
         np.zeros((1, 4), dtype=np.int64), Update(4, 0.1), np.random.default_rng(0)
     )

@@ -10,7 +10,7 @@ import pytest
 
 from isolaw.fits.selection import Configuration, Hold, select
 from isolaw.fits.surface.estimate import Surface
-from isolaw.fits.surface.model import model_of
+from isolaw.fits.surface.model import build_model
 from isolaw.runs import Runs
 
 
@@ -39,7 +39,7 @@ def truth() -> Callable[[Any, Any, Any], Any]:
 
 def unfitted(configurations: list[Configuration], draws: int = 0, rng: int | None = None) -> Surface:
     """The surface at a θ that is not fitted: the prior's centre, or by ``rng`` half its spread away."""
-    model = model_of(configurations, (0.0, 1.0), 1.0)
+    model = build_model(configurations, (0.0, 1.0), 1.0)
     away = 0 if rng is None else np.random.default_rng(rng).standard_normal(len(model.names)) / 2
     theta = model.prior[:, 0] + away * model.prior[:, 1]
     return Surface(model, theta, theta[None], np.zeros(draws, np.int64), 7, 0.0)

@@ -34,7 +34,9 @@ def two_threads() -> Iterator[None]:
 
 def test_a_fit_runs_on_one_thread(synthetic: Callable[..., Runs], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, set[int]] = {}
-    parts = {name: getattr(pipeline, name) for name in ("estimate", "resample", "_fit_all", "fit_laws")}
+    parts = {
+        name: getattr(pipeline, name) for name in ("estimate", "resample", "_fit_all_curves", "fit_laws")
+    }
     for name, part in parts.items():
 
         def watched(*arguments: Any, name: str = name, part: Any = part) -> Any:

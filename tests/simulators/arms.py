@@ -10,7 +10,7 @@ one learned vector w ∈ R^r::
 of an answer, which does not affect the reward. ρ is the style variance of right answers relative to wrong
 answers. A step uses B_p problems with n rollouts each::
 
-    G  = Σ_i Σ_a ĝ_ia φ_ia                ĝ_ia: the group's gradient in the logits (`group`)
+    G  = Σ_i Σ_a ĝ_ia φ_ia                ĝ_ia: the group's gradient in the logits (`tabular`)
     ℓ  = lr(B) · v̂^(−q/2)                 v̂: bias-corrected EMA(0.98) of |G/B_p|²; q: 0 SGD, 1 Adam
     w += ℓ G / B_p
 
@@ -31,7 +31,7 @@ from functools import lru_cache
 import numba
 import numpy as np
 
-from isolaw.simulators import group
+from isolaw.simulators import tabular
 from isolaw.simulators.model import Floats, Integers, Model, Update, exchange, learning_rate
 from isolaw.simulators.problems import TRAIN, VALIDATION, Constants, Difficulty, Population, population
 
@@ -105,7 +105,7 @@ def draw(
 
     def answers(part: int, b: Floats, phi: Floats) -> tuple[Floats, Floats]:
         style = difficulty.stream(seed, part).spawn(3)[2].standard_normal((len(phi), p.arms, p.r))
-        log_pi = group.start(1 / (1 + np.exp(-b)), p.arms, p.correct)
+        log_pi = tabular.initial_log_policy(1 / (1 + np.exp(-b)), p.arms, p.correct)
         return log_pi, np.asarray(is_right * phi[:, None, :] + scale * style)
 
     train = answers(TRAIN, base.b, base.phi)
@@ -120,7 +120,7 @@ def _policy(b, phi, w, logits, log_pi):  # type: ignore[no-untyped-def]
         for k in range(w.size):
             z += phi[a, k] * w[k]
         logits[a] = z
-    group.softmax(logits, log_pi)
+    tabular.log_softmax(logits, log_pi)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -145,7 +145,7 @@ def _advance(  # type: ignore[no-untyped-def]
         for j in range(size):
             i = batches[t, j]
             _policy(b[i], phi[i], w, logits, log_pi[j])
-            batch[j, arms] = group.sample(rng, log_pi[j], correct, n, trained, batch[j, :arms])
+            batch[j, arms] = tabular.sample_group(rng, log_pi[j], correct, n, trained, batch[j, :arms])
             batch[j, arms + 1] = i
         ready = exchange(queue, made[0], batch)
         made[0] += 1
@@ -162,7 +162,9 @@ def _advance(  # type: ignore[no-untyped-def]
             groups += 1
             if len(queue) > 0:  # the queue returned a different problem than the one just sampled
                 _policy(b[i], phi[i], w, logits, log_pi[j])
-            group.gradient(log_pi[j], b[i], correct, batch[j, :arms], right, n, code, std, kl, entropy, slope)
+            tabular.gradient(
+                log_pi[j], b[i], correct, batch[j, :arms], right, n, code, std, kl, entropy, slope
+            )
             for a in range(arms):
                 for k in range(r):
                     gradient[k] += slope[a] * phi[i, a, k]

@@ -18,10 +18,10 @@ from scipy.special import expit
 from scipy.stats import ks_2samp
 
 from isolaw.simulators import interference, tabular
-from isolaw.simulators.group import start
 from isolaw.simulators.interference import Interference
 from isolaw.simulators.model import ADVANTAGES, Model, Update
 from isolaw.simulators.problems import Population, difficulty, population
+from isolaw.simulators.tabular import initial_log_policy
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -261,9 +261,9 @@ def test_with_many_answers_their_styles_are_the_noise_and_the_price_of_drift() -
             return np.asarray(out)
 
         drawn = Population(
-            start(expit(problems.b), count, count // 2),
+            initial_log_policy(expit(problems.b), count, count // 2),
             features(problems.phi),
-            start(expit(problems.b_val), count, count // 2),
+            initial_log_policy(expit(problems.b_val), count, count // 2),
             features(problems.phi_val),
         )
         return compiled(lambda: Arms(drawn, correct=count // 2, q=1.0), update, seed=2)

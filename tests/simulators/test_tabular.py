@@ -11,7 +11,7 @@ from scipy.special import gammaln, xlogy
 from scipy.stats import binom
 
 from isolaw import metrics
-from isolaw.simulators import group
+from isolaw.simulators import tabular
 from isolaw.simulators.model import ADVANTAGES, Update, advantages
 from isolaw.simulators.problems import difficulty
 from isolaw.simulators.tabular import PRESETS, Tabular, TabularParameters, create
@@ -50,9 +50,9 @@ def estimates(rng, log_pi, correct, n, trained, code, out):
     """Write independent draws of ĝ into ``out`` (draws, K), without KL and entropy terms."""
     counts = np.empty(log_pi.size, dtype=np.int64)
     for i in range(out.shape[0]):
-        right = group.sample(rng, log_pi, correct, n, trained, counts)
+        right = tabular.sample_group(rng, log_pi, correct, n, trained, counts)
         std = np.sqrt(right / n * (1.0 - right / n))
-        group.gradient(log_pi, log_pi, correct, counts, right, n, code, std, 0.0, 0.0, out[i])
+        tabular.gradient(log_pi, log_pi, correct, counts, right, n, code, std, 0.0, 0.0, out[i])
 
 
 def policy(theta: np.ndarray) -> np.ndarray:
@@ -168,7 +168,7 @@ def test_a_decoupled_baseline_is_unbiased_up_to_its_own_share(n: int, trained: i
 
 @pytest.mark.parametrize("n", [1, 4, 64])
 def test_pass_at_n(n: int) -> None:
-    p = Tabular(p=0.2, arms=6, correct=2).success()
+    p = Tabular(p=0.2, arms=6, right_arms=2).success()
     assert metrics.expected(f"best@{n}", p) == pytest.approx(1 - 0.8**n)
     right = np.random.default_rng(n).binomial(n, p[0], size=DRAWS)
     assert np.mean(right > 0) == pytest.approx(1 - 0.8**n, abs=4 * 0.5 / np.sqrt(DRAWS))
@@ -178,7 +178,7 @@ def test_pass_at_n(n: int) -> None:
 
 
 def trained(n: int, steps: int, step_size: float, seed: int, arms: int = 2, **changes) -> Tabular:
-    bandit = Tabular(p=0.3, arms=arms, correct=1)
+    bandit = Tabular(p=0.3, arms=arms, right_arms=1)
     update = Update(n, step_size, advantage="leave_one_out", **changes)
     bandit.advance(np.zeros((steps, 1), dtype=np.int64), update, np.random.default_rng([n, seed]))
     return bandit
@@ -228,7 +228,7 @@ def test_many_rollouts_follow_the_exact_gradient() -> None:
 
 def test_kl_and_entropy_are_the_slopes_of_their_terms() -> None:
     """No reward at all (n right of n): a step is that of −β KL + γ H, here by finite differences."""
-    bandit = Tabular(p=1 - 1e-12, arms=4, correct=3)
+    bandit = Tabular(p=1 - 1e-12, arms=4, right_arms=3)
     bandit.theta[:] = [1.0, 0.3, -0.4, -60.0]
     theta, pi0 = bandit.theta.copy(), np.exp(bandit.log_pi0)
 
@@ -248,7 +248,7 @@ def test_kl_and_entropy_are_the_slopes_of_their_terms() -> None:
 
 
 def test_the_filter_leaves_out_what_would_be_the_terms_alone() -> None:
-    bandit = Tabular(p=1 - 1e-12, arms=4, correct=3)
+    bandit = Tabular(p=1 - 1e-12, arms=4, right_arms=3)
     before = bandit.theta.copy()
     update = Update(4, 1.0, kl=0.5, entropy=0.5, zero_variance_filter=True)
     bandit.advance(np.zeros((5, 1), dtype=np.int64), update, np.random.default_rng(0))

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from isolaw.fits.curves.learning_curves import Curves, fit_curves
 from isolaw.fits.selection import Configuration, Floats, varies_in_batch
 
-Unit = Literal["run", "lack of fit", "block"]
+ResamplingUnit = Literal["run", "lack of fit", "block"]
 Curve = tuple[Floats, Floats]  # log C, value
 _CURVE_PARAMETERS = 3
 _OCTAVES_PER_DEGREE = 2.0
@@ -56,7 +56,7 @@ class Effects:
     shared: list[Floats]
     of_runs: list[Curve]  # the residual curves e_d of all runs, each as (log C, residual)
     freedom: tuple[int, int]  # degrees of freedom of the shared effects and of the runs' own effects
-    unit: Unit  # the unit of resampling
+    unit: ResamplingUnit  # the unit of resampling
 
 
 def effects(configurations: list[Configuration], family: str) -> Effects:
@@ -123,7 +123,7 @@ def _single(configurations: list[Configuration], family: str) -> Effects:
 
 def resample(
     configurations: list[Configuration], family: str, draws: int, seed: int
-) -> tuple[list[Floats], Unit]:
+) -> tuple[list[Floats], ResamplingUnit]:
     """Draw the mean curves of all configurations of a fit ``draws`` times.
 
     ``family`` is the curve family used for the residuals of single runs. Returns the deviations from the mean

@@ -19,7 +19,7 @@ from scipy.linalg import cho_solve, solve_triangular
 
 from isolaw.fits.blas import each, one_blas_thread
 from isolaw.fits.selection import Configuration, Floats
-from isolaw.fits.surface.model import Kernels, Places, StructuralModel, model_of
+from isolaw.fits.surface.model import Kernels, Places, StructuralModel, build_model
 
 _STARTS = ((-1.0, 0.0), (0.7, 0.0), (-0.5, -1.0), (-0.5, 1.0))  # τ and c, in deviations of the prior
 _FARTHEST = 6.0  # limit on the search for θ, in standard deviations of the prior
@@ -87,7 +87,7 @@ class Surface:
                 of_theta = np.flatnonzero(self.of_draw == h)
                 totals[1 + of_theta] = mean + z[of_theta] @ root.T
                 totals[0] += mean * (of_theta.size / draws)
-        return self.model.link.rewards(self.model.centre + self.model.scale * totals)
+        return self.model.link.rewards(self.model.best_trend + self.model.scale * totals)
 
     def means(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
         """Return the mean rewards at Q points (Q,), row 0 of `rewards`, in much less time."""
@@ -96,7 +96,7 @@ class Surface:
         with one_blas_thread():
             means = [self.model.posterior_mean(self.theta[h], places, self._solve(int(h))[1]) for h in used]
         mean = np.average(means, axis=0, weights=counts)
-        return self.model.link.rewards(self.model.centre + self.model.scale * mean)
+        return self.model.link.rewards(self.model.best_trend + self.model.scale * mean)
 
     def _solve(self, h: int) -> tuple[Floats, Floats]:
         """Return the root of the observations' covariance K given θ_h, and K⁻¹ y."""
@@ -107,10 +107,10 @@ class Surface:
             self._solutions[h] = np.asarray(root), np.asarray(cho_solve((root, True), residual))
         return self._solutions[h]
 
-    def _posterior_at(self, h: int, places: Places, own_kernels: Kernels) -> tuple[Floats, Floats]:
+    def _posterior_at(self, h: int, places: Places, self_kernels: Kernels) -> tuple[Floats, Floats]:
         """Return the mean of z at Q points, and a matrix root of its covariance (Q, Q), given θ_h."""
         root, alpha = self._solve(h)
-        mean, cross, covariance = self.model.prior_at(self.theta[h], places, own_kernels)
+        mean, cross, covariance = self.model.prior_at(self.theta[h], places, self_kernels)
         half = solve_triangular(root, cross.T, lower=True, check_finite=False)
         covariance -= half.T @ half
         covariance[np.diag_indices_from(covariance)] += _LEAST_VARIANCE + 1e-9 * np.diag(covariance).max()
@@ -134,7 +134,7 @@ def estimate(
     ``bounds`` contains the smallest and the largest possible reward; ``unit`` is the reward's unit.
     """
     with one_blas_thread():
-        model = model_of(configurations, bounds, unit)
+        model = build_model(configurations, bounds, unit)
         mode = _mode(model)
         if not draws:
             return Surface(model, mode, mode[None], np.empty(0, dtype=np.int64), seed, 0.0, unit)

@@ -63,7 +63,7 @@ PRIORS = {
 CEILINGS = ((0.8, 1.2), (-0.005, 0.04), (-0.017, 0.011))
 SLOPES = ((0.0, 0.15), (0.0, 0.06))  # means and standard deviations of s0 and s1
 _START, _STEP_0 = 0.3, 0.03  # standard deviation of R0 without evaluations at step 0, and the least with them
-_SMOOTH, _ALIKE = 3.0, 2.5  # doublings over which δ1, and δ2 with s1, are alike
+_SMOOTH_LENGTH, _CLOSENESS_LENGTH = 3.0, 2.5  # doublings over which δ1, and δ2 with s1, are alike
 _SEED, _DRIFT = 4.0, 2.0  # e-folds over which half of a seed's effect, and a run's drift, persist
 _BEND = 0.01  # distance from a bound, in the reward's unit, within which `Link` bends
 _JITTER = 1e-8
@@ -96,7 +96,7 @@ class Link:
     bend: float
 
     @classmethod
-    def of(cls, bounds: tuple[float, float], unit: float, rewards: Floats) -> Link:
+    def for_rewards(cls, bounds: tuple[float, float], unit: float, rewards: Floats) -> Link:
         """Return the link of rewards of this unit. It bends less if all rewards are near a bound."""
         distance = min(float(rewards.max()) - bounds[0], bounds[1] - float(rewards.min()))
         return cls(*bounds, _BEND * unit if distance <= 0 else min(_BEND * unit, distance / 10))
@@ -112,14 +112,14 @@ class Link:
 
     def inverse(self, rewards: Floats) -> tuple[Floats, Floats]:
         """Return z and dz/dr. Rewards within a fiftieth of the bend of a bound count as that far from it."""
-        s, z, slope = self.bend, rewards, np.ones_like(rewards)
+        s, z, z_slope = self.bend, rewards, np.ones_like(rewards)
         if np.isfinite(self.low):
             x = np.maximum((z - self.low) / s, 0.02)
-            z, slope = self.low + s * (x + np.log(-np.expm1(-x))), slope / -np.expm1(-x)
+            z, z_slope = self.low + s * (x + np.log(-np.expm1(-x))), z_slope / -np.expm1(-x)
         if np.isfinite(self.high):
             x = np.maximum((self.high - z) / s, 0.02)
-            z, slope = self.high - s * (x + np.log(-np.expm1(-x))), slope / -np.expm1(-x)
-        return z, slope
+            z, z_slope = self.high - s * (x + np.log(-np.expm1(-x))), z_slope / -np.expm1(-x)
+        return z, z_slope
 
 
 class _Points(NamedTuple):
@@ -146,20 +146,20 @@ Places = tuple[_Points, Kernels]
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialReward:
     """The reward R0 before training, with its standard error; None for both if step 0 was not evaluated."""
 
     reward: float | None
-    error: float | None
+    standard_error: float | None
 
     @classmethod
-    def of(cls, configurations: Sequence[Configuration]) -> Start:
+    def from_configurations(cls, configurations: Sequence[Configuration]) -> InitialReward:
         """Return the mean of all evaluations at step 0."""
         zero = np.concatenate([c.reward[c.compute <= 0] for c in configurations])
         if not zero.size:
             return cls(None, None)
-        error = float(zero.std() / np.sqrt(zero.size)) if zero.size > 1 else 0.0
-        return cls(float(zero.mean()), error)
+        standard_error = float(zero.std() / np.sqrt(zero.size)) if zero.size > 1 else 0.0
+        return cls(float(zero.mean()), standard_error)
 
 
 class StructuralModel:
@@ -169,20 +169,20 @@ class StructuralModel:
     and standard deviations.
     """
 
-    def __init__(self, observations: Observations, start: Start, link: Link) -> None:
+    def __init__(self, observations: Observations, start: InitialReward, link: Link) -> None:
         self.observations, self.start, self.link = observations, start, link
         data = observations
-        z, slope = link.inverse(data.reward)
+        z, link_slope = link.inverse(data.reward)
         self.is_plane = varies_in_batch(data.log2_n, data.log2_b)
         self.middle = tuple((float(x.min()) + float(x.max())) / 2 for x in data.places.T)
         trend = link.inverse(data.trend)[0]
         # The rise so far, but not less than half of the differences between all observations.
         self.scale = max(float(np.ptp(trend)), float(np.ptp(z)) / 2, _LEAST_SCALE * link.bend)
-        self.centre = float(trend.max())
-        self.y = (z - self.centre) / self.scale
-        self.slope = slope / self.scale
-        self.begin, self.end = float(data.t.min()), float(data.t.max())
-        self.mean, self.deviation = self._linear(trend[0])
+        self.best_trend = float(trend.max())
+        self.y = (z - self.best_trend) / self.scale
+        self.link_slope = link_slope / self.scale
+        self.first_t, self.last_t = float(data.t.min()), float(data.t.max())
+        self.linear_prior_mean, self.linear_prior_deviation = self._linear(trend[0])
         unused = set() if np.ptp(data.log2_b) else {"across"}
         if data.seed_variance == 0:
             unused.add("seed")
@@ -196,10 +196,10 @@ class StructuralModel:
     def _linear(self, first_trend: float) -> tuple[Floats, Floats]:
         """Return the prior mean and standard deviation of R0, A0 to A2 (to A5 on a plane), and s0."""
         start, error = first_trend, _START
-        if self.start.reward is not None and self.start.error is not None:
+        if self.start.reward is not None and self.start.standard_error is not None:
             start = float(self.link.inverse(np.array([self.start.reward]))[0][0])
-            error = max(self.start.error / self.scale, _STEP_0)
-        moments = [((start - self.centre) / self.scale, error), *CEILINGS]
+            error = max(self.start.standard_error / self.scale, _STEP_0)
+        moments = [((start - self.best_trend) / self.scale, error), *CEILINGS]
         if self.is_plane:
             moments += [*CEILINGS[1:], (0.0, CEILINGS[2][1])]
         mean, deviation = np.array([*moments, SLOPES[0]]).T
@@ -208,15 +208,16 @@ class StructuralModel:
     def _points(self, log2_n: Floats, log2_b: Floats, t: Floats) -> _Points:
         u, v = log2_n - self.middle[0], log2_b - self.middle[1]
         terms = [np.ones_like(u), u, u**2, *([v, v**2, u * v] if self.is_plane else [])]
-        return _Points(u, v, t, np.maximum(t - self.end, 0.0), np.stack(terms, axis=1))
+        return _Points(u, v, t, np.maximum(t - self.last_t, 0.0), np.stack(terms, axis=1))
 
     def _kernels(self, a: _Points, b: _Points) -> Kernels:
         du = np.abs(a.u[:, None] - b.u)
         dv = np.abs(a.v[:, None] - b.v) if self.is_plane else np.zeros_like(du)
-        closeness = np.exp(-np.hypot(du, dv) / _ALIKE)
-        walk = np.minimum(*(np.maximum(t - self.begin, 0.0) for t in (a.t[:, None], b.t)))
+        closeness = np.exp(-np.hypot(du, dv) / _CLOSENESS_LENGTH)
+        walk = np.minimum(*(np.maximum(t - self.first_t, 0.0) for t in (a.t[:, None], b.t)))
         slopes = SLOPES[1][1] ** 2 * a.past[:, None] * b.past * closeness
-        return Kernels(walk, _matern(du / _SMOOTH) * _matern(dv / _SMOOTH), walk * closeness, slopes)
+        smooth = _matern(du / _SMOOTH_LENGTH) * _matern(dv / _SMOOTH_LENGTH)
+        return Kernels(walk, smooth, walk * closeness, slopes)
 
     def by_name(self, theta: Floats) -> dict[str, float]:
         """Return p: θ by name. Hyperparameters that are not in ``names`` get values that have no effect."""
@@ -230,7 +231,9 @@ class StructuralModel:
         """
         batch, c, b = points.u + p["across"] * points.v, p["critical"], np.exp(p["b"] + p["b_u"] * points.u)
         excess = np.logaddexp(0, _LN2 * (batch - c)) - np.logaddexp(0, -_LN2 * c)
-        log_tau = self.end + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * batch + (1 - p["kappa"]) * excess
+        log_tau = (
+            self.last_t + np.log(2 / 3) + p["tau"] + p["kappa"] * _LN2 * batch + (1 - p["kappa"]) * excess
+        )
         return b * (points.t - log_tau), b, batch, excess
 
     def _learnt(self, p: dict[str, float], points: _Points) -> Floats:
@@ -264,7 +267,7 @@ class StructuralModel:
 
     def _variance(self, p: dict[str, float]) -> Floats:
         """Return the prior variances of R0, the A and s0, of shape (5,) or (8,)."""
-        variance = self.deviation**2
+        variance = self.linear_prior_deviation**2
         variance[2:-1] *= np.exp(2 * p["ceilings"])
         return variance
 
@@ -281,7 +284,7 @@ class StructuralModel:
     def _unit_covariances(self) -> Floats:
         """Return the covariances of δ0 and of each kind of noise per unit of their sizes, (5, O, O)."""
         data = self.observations
-        distance, unit_scale = np.abs(data.t[:, None] - data.t), self.slope[:, None] * self.slope
+        distance, unit_scale = np.abs(data.t[:, None] - data.t), self.link_slope[:, None] * self.link_slope
         by_seed = data.combined @ np.eye(data.run_seed.max() + 1)[data.run_seed]
         run_covariance = unit_scale * self.scale**2 * (data.combined @ data.combined.T)
         noise_covariance = (data.combined / np.maximum(data.counts[:, data.bin].T, 1.0)) @ data.combined.T
@@ -306,7 +309,7 @@ class StructuralModel:
         covariance += (design * self._variance(p)) @ design.T
         covariance += self._discrepancy(p, kernels, learnt, learnt)
         np.einsum("oo->o", covariance)[:] += _JITTER
-        return covariance, self.y - design @ self.mean
+        return covariance, self.y - design @ self.linear_prior_mean
 
     def locate(self, log2_n: Floats, log2_b: Floats, t: Floats) -> Places:
         """Return Q points as `prior_at` takes them, with all that does not depend on θ."""
@@ -324,13 +327,14 @@ class StructuralModel:
         """
         p, (points, k) = self.by_name(theta), places
         learnt, data_learnt = self._learnt(p, points), self._learnt(p, self.points)
-        linear = self.mean + self._variance(p) * (self._design(data_learnt, self.points).T @ alpha)
+        data_design = self._design(data_learnt, self.points)
+        linear = self.linear_prior_mean + self._variance(p) * (data_design.T @ alpha)
         common, smooth, walk = (np.exp(2 * p[name]) for name in ("common", "smooth", "walk"))
         shape_terms = smooth * (k.smooth @ (data_learnt * alpha)) + walk * (k.walk @ (data_learnt * alpha))
         other_terms = common * (k.common @ alpha) + k.slopes @ alpha
         return np.asarray(self._design(learnt, points) @ linear + other_terms + learnt * shape_terms)
 
-    def prior_at(self, theta: Floats, places: Places, own_kernels: Kernels) -> tuple[Floats, Floats, Floats]:
+    def prior_at(self, theta: Floats, places: Places, self_kernels: Kernels) -> tuple[Floats, Floats, Floats]:
         """Return the prior of z at Q points given θ, in units of ``scale``.
 
         Returns its mean (Q,), its covariance with the observations (Q, O), and its covariance (Q, Q).
@@ -339,14 +343,14 @@ class StructuralModel:
         learnt = self._learnt(p, points)
         design = self._design(learnt, points)
         covariances = []
-        for other_points, kernels in ((self.points, data_kernels), (points, own_kernels)):
+        for other_points, kernels in ((self.points, data_kernels), (points, self_kernels)):
             other_learnt = learnt if other_points is points else self._learnt(p, other_points)
             covariance = np.exp(2 * p["common"]) * kernels.common
             covariance += kernels.slopes
             covariance += (design * self._variance(p)) @ self._design(other_learnt, other_points).T
             covariance += self._discrepancy(p, kernels, learnt, other_learnt)
             covariances.append(covariance)
-        return design @ self.mean, covariances[0], covariances[1]
+        return design @ self.linear_prior_mean, covariances[0], covariances[1]
 
     def loss(self, theta: Floats) -> float:
         """Return the negative log posterior of θ (P,), up to a constant."""
@@ -378,19 +382,20 @@ class StructuralModel:
         learnt, variance = self._learnt(p, points), self._variance(p)
         design = self._design(learnt, points)
         by_design = weights @ design
-        slope = dict(zip(_UNIT_TERMS, np.tensordot(self._unit_covariances, weights, 2), strict=True))
-        slope["ceilings"] = np.vdot(by_design[:, 2:-1], design[:, 2:-1] * variance[2:-1])
+        gradient = dict(zip(_UNIT_TERMS, np.tensordot(self._unit_covariances, weights, 2), strict=True))
+        gradient["ceilings"] = np.vdot(by_design[:, 2:-1], design[:, 2:-1] * variance[2:-1])
         d_design = np.column_stack([-np.ones_like(learnt), points.terms, np.zeros_like(learnt)])
-        learnt_slope = np.sum(by_design * d_design * variance, axis=1) - alpha * (d_design @ self.mean)
+        learnt_slope = np.sum(by_design * d_design * variance, axis=1)
+        learnt_slope -= alpha * (d_design @ self.linear_prior_mean)
         for name, kernel in (("smooth", kernels.smooth), ("walk", kernels.walk)):
             by_learnt = np.einsum("ij,ij,j->i", weights, kernel, learnt)
-            slope[name] = learnt @ by_learnt
+            gradient[name] = learnt @ by_learnt
             learnt_slope += np.exp(2 * p[name]) * by_learnt
-        slope |= {name: np.exp(2 * p[name]) * slope[name] for name in (*_UNIT_TERMS, "smooth", "walk")}
-        slope |= {name: learnt_slope @ change for name, change in self._learnt_slopes(p, points).items()}
+        gradient |= {name: np.exp(2 * p[name]) * gradient[name] for name in (*_UNIT_TERMS, "smooth", "walk")}
+        gradient |= {name: learnt_slope @ change for name, change in self._learnt_slopes(p, points).items()}
         residual_loss, residual_slope = self._residual_loss(p)
         offset = (theta - self.prior[:, 0]) / self.prior[:, 1]
-        total = np.array([slope[name] + residual_slope.get(name, 0.0) for name in self.names])
+        total = np.array([gradient[name] + residual_slope.get(name, 0.0) for name in self.names])
         return float(value + residual_loss + 0.5 * offset @ offset), total + offset / self.prior[:, 1]
 
     @cached_property
@@ -405,9 +410,9 @@ class StructuralModel:
         is_measured = ~np.isnan(data.residuals)
         counts, group = np.unique(np.where(is_measured, data.counts, 0.0), axis=0, return_inverse=True)
         group = group.ravel()  # NumPy 2.0 returns a column
-        slope = np.zeros((len(data.places), data.counts.shape[1]))
-        slope[data.place, data.bin] = self.slope
-        residuals = np.where(is_measured, data.residuals, 0.0) * slope[data.run_place]
+        link_slope = np.zeros((len(data.places), data.counts.shape[1]))
+        link_slope[data.place, data.bin] = self.link_slope
+        residuals = np.where(is_measured, data.residuals, 0.0) * link_slope[data.run_place]
         squares = np.array([residuals[group == g].T @ residuals[group == g] for g in range(len(counts))])
         bin_sizes = np.bincount(data.bin, minlength=counts.shape[1])
         mean_t = np.bincount(data.bin, data.t, counts.shape[1]) / np.maximum(bin_sizes, 1)
@@ -421,8 +426,8 @@ class StructuralModel:
         Residuals have fewer degrees of freedom than entries, which makes them smaller than the runs' effects.
         Each residual therefore counts as ``freedom`` observations.
         """
-        nu = self.observations.freedom
-        if not nu:
+        freedom = self.observations.freedom
+        if not freedom:
             return 0.0, {}
         sizes, has_checkpoints, per_bin, drift_correlation, squares = self._patterns
         run, drift, noise = (np.exp(2 * p[name]) for name in ("run", "drift", "noise"))
@@ -433,8 +438,9 @@ class StructuralModel:
         root = np.linalg.cholesky(covariance)
         inverse_root = np.linalg.inv(root)
         inverse = inverse_root.transpose(0, 2, 1) @ inverse_root
-        value = nu * sizes @ np.log(np.einsum("gkk->gk", root)).sum(axis=1) + 0.5 * np.vdot(inverse, squares)
-        weights = (nu * sizes[:, None, None] * inverse - inverse @ squares @ inverse) * both_known
+        log_roots = np.log(np.einsum("gkk->gk", root)).sum(axis=1)
+        value = freedom * sizes @ log_roots + 0.5 * np.vdot(inverse, squares)
+        weights = (freedom * sizes[:, None, None] * inverse - inverse @ squares @ inverse) * both_known
         return float(value), {
             "run": run * weights.sum(),
             "drift": drift * np.vdot(weights.sum(axis=0), drift_correlation),
@@ -442,9 +448,10 @@ class StructuralModel:
         }
 
 
-def model_of(
+def build_model(
     configurations: Sequence[Configuration], bounds: tuple[float, float], unit: float
 ) -> StructuralModel:
     """Return the model of configurations with rewards of this unit between these bounds."""
     observations = observe(configurations)
-    return StructuralModel(observations, Start.of(configurations), Link.of(bounds, unit, observations.reward))
+    link = Link.for_rewards(bounds, unit, observations.reward)
+    return StructuralModel(observations, InitialReward.from_configurations(configurations), link)

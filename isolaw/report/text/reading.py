@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from isolaw import commands
 from isolaw.errors import Refused
 from isolaw.evidence import columns, count, number
-from isolaw.fits import choices
+from isolaw.fits.fit_options import fit_options
 from isolaw.metrics import is_mean_accuracy, is_reward
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.frameworks.base import Fact
@@ -203,6 +203,6 @@ def found_lines(reading: Reading, words: list[str], metric: str | None) -> list[
 def fit_command(runs: Runs, words: list[str], metric: str | None, out: str = "") -> tuple[str, str]:
     """Return the command that fits these runs and an empty reason, or no command and the reason."""
     try:
-        return str(commands.fit(words, choices.fit_options(runs, metric), out)), ""
+        return str(commands.fit(words, fit_options(runs, metric), out)), ""
     except Refused as error:
         return "", str(error)

@@ -10,7 +10,7 @@ from isolaw import commands
 from isolaw.errors import Refused
 from isolaw.evidence import columns, count, number
 from isolaw.executors.waiting import kind_of_failure
-from isolaw.fits import choices
+from isolaw.fits.fit_options import fit_options
 from isolaw.report.text import costs, race
 from isolaw.store import SweepStore
 
@@ -256,7 +256,7 @@ def _next_fit(directory: str) -> list[str]:
     """Return the command that fits the runs, or the reason why they cannot be fitted."""
 
     try:
-        options = choices.fit_options(SweepStore(directory).collect())
+        options = fit_options(SweepStore(directory).collect())
     except Refused as error:
         return [f"There is no law yet: {error}"]
     return [f"Next: {commands.fit([commands.path(directory)], options, f'{directory}/law.json')}"]

@@ -29,8 +29,8 @@ SETTINGS: dict[str, Any] = {
 
 def somewhere(surface: Surface) -> tuple[Floats, Floats, Floats]:
     """n and B_p between and beyond those measured, before the first checkpoint, and past the last."""
-    u, v, log_c = np.array([3.3, 5.0, 6.6, 8.0]), np.array([5.0, 4.5, 6.0, 5.0]), surface.model.begin
-    end = surface.model.end - log_c
+    u, v, log_c = np.array([3.3, 5.0, 6.6, 8.0]), np.array([5.0, 4.5, 6.0, 5.0]), surface.model.first_t
+    end = surface.model.last_t - log_c
     return u, v, np.exp(log_c + np.array([-1.0, 0.4 * end, end, end + 1.5]))
 
 
@@ -47,7 +47,7 @@ def test_it_is_the_conditional_of_the_textbook(measured: Measured, hold: Any) ->
     expected = mean + across @ inverse @ left
     spread = np.sqrt(np.diag(among - across @ inverse @ across.T))
     z, _ = surface.model.link.inverse(surface.rewards(u, v, compute))
-    z = (z - surface.model.centre) / surface.model.scale
+    z = (z - surface.model.best_trend) / surface.model.scale
     inside = (surface.rewards(u, v, compute)[0] > 0.1) & (surface.rewards(u, v, compute)[0] < 0.9)
     np.testing.assert_allclose(z[0, inside], expected[inside], atol=1e-6)
     np.testing.assert_allclose(z[1:, inside].std(axis=0), spread[inside], rtol=0.05)

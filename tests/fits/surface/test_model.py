@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from isolaw.fits.selection import Configuration
-from isolaw.fits.surface.model import Link, Start, StructuralModel, model_of
+from isolaw.fits.surface.model import InitialReward, Link, StructuralModel, build_model
 
 Measured = Callable[..., list[Configuration]]
 GRIDS: dict[str, Any] = {
@@ -26,7 +26,7 @@ GRIDS: dict[str, Any] = {
 @pytest.fixture(params=GRIDS)
 def model(measured: Measured, request: pytest.FixtureRequest) -> StructuralModel:
     runs = measured(GRIDS[request.param], hold=request.param, noise=0.01, checkpoints=12)
-    return model_of(runs, (0.0, 1.0), 1.0)
+    return build_model(runs, (0.0, 1.0), 1.0)
 
 
 @pytest.mark.parametrize("rng", range(3))
@@ -58,7 +58,7 @@ def learnt(model: StructuralModel, compute: Any, **of_theta: float) -> Any:
 def test_its_curves_are_an_exponential_and_hills(model: StructuralModel) -> None:
     """At the limits of w: 1 − e^−x, and x / (1 + x), with x = (C / τ)^b."""
     compute = np.geomspace(1e4, 1e7, 20)
-    tau = np.exp(model.end) * 2 / 3
+    tau = np.exp(model.last_t) * 2 / 3
     x = (compute / tau) ** 0.8
     of = {"tau": 0.0, "b": np.log(0.8), "b_u": 0.0}
     assert_allclose(learnt(model, compute, **of, w=-12.0), -np.expm1(-x), atol=1e-4)
@@ -67,22 +67,22 @@ def test_its_curves_are_an_exponential_and_hills(model: StructuralModel) -> None
 
 def test_past_the_critical_batch_a_doubling_of_n_costs_a_doubling_of_compute(measured: Measured) -> None:
     """The same share is learnt at 2 C (arXiv 1812.06162); far below it, at 2^κ C."""
-    model = model_of(measured(GRIDS["B_p"], checkpoints=8), (0.0, 1.0), 1.0)
+    model = build_model(measured(GRIDS["B_p"], checkpoints=8), (0.0, 1.0), 1.0)
     p = model.by_name(model.prior[:, 0]) | {"critical": 0.0, "kappa": 0.25, "b_u": 0.0}
     for at, factor in ((20.0, 2.0), (-20.0, 2**0.25)):
         u = np.array([model.middle[0] + at, model.middle[0] + at + 1])
-        t = np.array([model.end, model.end + np.log(factor)]) + np.log(2) * (at if at > 0 else at / 4)
+        t = np.array([model.last_t, model.last_t + np.log(factor)]) + np.log(2) * (at if at > 0 else at / 4)
         one, other = model._learnt(p, model._points(u, np.full(2, 5.0), t))
         assert one == pytest.approx(other, abs=1e-6)
 
 
 def test_step_0_anchors_the_start(measured: Measured) -> None:
     runs = measured(GRIDS["B_p"], noise=0.01)
-    with_zero = model_of(runs, (0.0, 1.0), 1.0)
-    start = Start.of(runs)
+    with_zero = build_model(runs, (0.0, 1.0), 1.0)
+    start = InitialReward.from_configurations(runs)
     assert start.reward == pytest.approx(0.3, abs=0.03)
-    without = StructuralModel(with_zero.observations, Start(None, None), with_zero.link)
-    assert with_zero.deviation[0] < without.deviation[0]
+    without = StructuralModel(with_zero.observations, InitialReward(None, None), with_zero.link)
+    assert with_zero.linear_prior_deviation[0] < without.linear_prior_deviation[0]
 
 
 # The link

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface import observations
-from isolaw.fits.surface.model import Link, Start, StructuralModel
+from isolaw.fits.surface.model import InitialReward, Link, StructuralModel
 from isolaw.fits.surface.observations import BINS, Observations, observe
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -264,6 +264,6 @@ def test_round_trip(design: Any) -> None:
     for name in ("places", "t", "reward", "log2_n", "log2_b", "trend", "place", "bin"):
         np.testing.assert_array_equal(getattr(again, name), getattr(o, name))
     assert again.run_place.dtype == o.run_place.dtype
-    models = [StructuralModel(value, Start(0.3, 0.01), Link(0.0, 1.0, 0.01)) for value in (o, again)]
+    models = [StructuralModel(value, InitialReward(0.3, 0.01), Link(0.0, 1.0, 0.01)) for value in (o, again)]
     (one, *_), (other, *_) = (model.data_covariance(model.prior[:, 0] + 0.1) for model in models)
     np.testing.assert_array_equal(one, other)

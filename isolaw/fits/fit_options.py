@@ -13,13 +13,13 @@ from isolaw.metrics import is_accuracy
 from isolaw.runs import Runs
 
 
-def fit_options(runs: Runs, given: str | None = None) -> list[str]:
+def fit_options(runs: Runs, given_metric: str | None = None) -> list[str]:
     """Return the options with which ``isolaw fit`` accepts these runs.
 
     The list is empty if the defaults work. Where ``isolaw fit`` requires a choice, this function chooses the
     reward that most runs measured. For each attribute in which the runs differ, it chooses the value with the
-    most n. ``given`` is the metric that the command already names. Raises `Refused` if no choice leaves
-    enough runs for a law.
+    most n. ``given_metric`` is the metric that the command already names. Raises `Refused` if no choice
+    leaves enough runs for a law.
 
     >>> rows = [dict(run_id=str(n), problem_set="easy", algorithm="grpo", problems_per_batch=32,
     ...              rollouts_per_problem=n, seed=0, step=s, compute=32 * n * s, eval_set=each,
@@ -28,42 +28,46 @@ def fit_options(runs: Runs, given: str | None = None) -> list[str]:
     >>> fit_options(Runs(pd.DataFrame(rows)))
     ['--metric', 'reward', '--eval-set', 'code']
     """
-    metric, eval_set, arguments = _choose_reward(runs, given)
+    metric, eval_set, arguments = _choose_reward(runs, given_metric)
     table = runs.table()
     measured_ids = runs.points.query("metric == @metric and eval_set == @eval_set")["run_id"].unique()
     fixed = _choose_values(table[table.index.isin(measured_ids)])
-    refused: Refused | None = None
-    usual = usual_hold(runs, fixed)
-    for hold in sorted(get_args(Hold), key=lambda name: name != usual):
+    first_refusal: Refused | None = None
+    default_hold = usual_hold(runs, fixed)
+    for hold in sorted(get_args(Hold), key=lambda name: name != default_hold):
         try:
             select(runs, metric, eval_set, hold, fixed)
         except Refused as error:
-            refused = refused or error
+            first_refusal = first_refusal or error
             continue
         except DataError:  # runs still differ in a way that this hold does not fix
             continue
         arguments += [word for name, value in fixed.items() for word in ("--where", f"{name}={value}")]
-        return [*arguments, *([] if hold == usual else ["--hold", hold])]
-    raise refused or Refused("the runs differ in more than B_p, n and seed")
+        return [*arguments, *([] if hold == default_hold else ["--hold", hold])]
+    raise first_refusal or Refused("the runs differ in more than B_p, n and seed")
 
 
-def _choose_reward(runs: Runs, given: str | None) -> tuple[str, str, list[str]]:
+def _choose_reward(runs: Runs, given_metric: str | None) -> tuple[str, str, list[str]]:
     """Return the metric, the evaluation set, and the options that select them if isolaw requires a choice."""
     try:
-        metric, eval_set, _ = choose(runs, given)
+        metric, eval_set, _ = choose(runs, given_metric)
     except DataError:
         counts = runs.points.groupby(["eval_set", "metric"])["run_id"].agg(["nunique", "size"])
-        pairs = counts.index if given is None else [pair for pair in counts.index if pair[1] == given]
-        rewards = [pair for pair in pairs if given or is_accuracy(pair[1]) or pair[1] == "reward"]
-        if not rewards:
+        pairs = (
+            counts.index
+            if given_metric is None
+            else [pair for pair in counts.index if pair[1] == given_metric]
+        )
+        candidates = [pair for pair in pairs if given_metric or is_accuracy(pair[1]) or pair[1] == "reward"]
+        if not candidates:
             raise Refused("the runs have no accuracy and no reward to fit") from None
 
         def rank(pair: tuple[str, str]) -> tuple[Any, ...]:
             run_count, point_count = counts.loc[pair]
             return pair[0] == "train", -run_count, not is_accuracy(pair[1]), -point_count, pair
 
-        eval_set, metric = min(rewards, key=rank)
-        return metric, eval_set, [*([] if given else ["--metric", metric]), "--eval-set", eval_set]
+        eval_set, metric = min(candidates, key=rank)
+        return metric, eval_set, [*([] if given_metric else ["--metric", metric]), "--eval-set", eval_set]
     return metric, eval_set, []
 
 
@@ -75,8 +79,8 @@ def _choose_values(table: pd.DataFrame) -> dict[str, Any]:
         with_value = table[table[name].notna()]
         if with_value.empty:
             break
-        levels = with_value.groupby(with_value[name].astype(str))["rollouts_per_problem"].nunique()
-        value = with_value[with_value[name].astype(str) == levels.idxmax()][name].iloc[0]
+        n_count_by_value = with_value.groupby(with_value[name].astype(str))["rollouts_per_problem"].nunique()
+        value = with_value[with_value[name].astype(str) == n_count_by_value.idxmax()][name].iloc[0]
         choice = {name: value}
         table = rows_with(table, choice)
         fixed |= choice
