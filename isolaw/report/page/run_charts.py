@@ -24,7 +24,6 @@ from isolaw.report.page.chart import (
     PageSection,
     band,
     line,
-    log_axis,
     mark,
     n_axis,
     n_colour,
@@ -41,7 +40,6 @@ _WORST_FIRST = ("failed", "unhealthy", "unknown", "healthy")
 _LONG = 12  # rows
 _MAP_COLOURS = [[0, "var(--map0)"], [0.5, "var(--map1)"], [1, "var(--map2)"]]
 _FINAL_SHARE = 0.8  # rewards before this share of the largest compute do not count as final
-_DASHES, _MARKERS = ("solid", "dash", "dot", "dashdot"), ("circle", "square", "diamond", "triangle-up")
 
 
 def at_one_compute(study: FittedRuns) -> PageSection:
@@ -61,8 +59,16 @@ def backtest(result: Mapping[str, Any] | str) -> PageSection | str:
     """Return the section of a backtest, or the reason why there is none."""
     if isinstance(result, str):
         return f"Backtest: {result}"
+    judges = f"on {result['seeds']} seeds, each held out in turn"
+    if result["held_out"] != "seed":
+        judges = "by later checkpoints of the same runs, since there is only one seed"
+    text_line = (
+        f"Each rule used only checkpoints up to C = {number(result['fit_below'])} and chose allocations for "
+        f"larger budgets, which isolaw judged {judges}. All losses are too large by the same amount, since "
+        "the best reward is a maximum over noisy values."
+    )
     title = "Backtest: would small runs have predicted the best allocation?"
-    return PageSection("backtest", title, [], [_backtest_chart(result)], [_backtest_table(result)])
+    return PageSection("backtest", title, [text_line], tables=[_backtest_table(result)])
 
 
 def grid(study: FittedRuns) -> Chart:
@@ -170,25 +176,6 @@ def _by_n(title: str, caption: str, table: pd.DataFrame, levels: list[int]) -> C
     return Chart("grid", _GRID_TITLE, caption, [data], layout, height=340)
 
 
-def _backtest_chart(result: Mapping[str, Any]) -> Chart:
-    """Return a chart of the loss in reward of each rule, by budget."""
-    data = []
-    for i, (rule, losses) in enumerate(result["rules"].items()):
-        width = 2.5 if rule == "isolaw" else 1.5
-        style = {"color": f"var(--k{i % 4})", "width": width, "dash": _DASHES[i % 4]}
-        hover = text(rule) + " at C %{x:.3s}: %{text}<br>loses %{y:.4f}<extra></extra>"
-        data.append(line(
-            result["budgets"], losses["loss"], style, name=text(rule), showlegend=True, hovertemplate=hover,
-            marker={"size": 7, "symbol": _MARKERS[i % 4]}, text=choices(result, rule), mode="lines+markers",
-        ))  # fmt: skip
-    layout = {
-        "xaxis": log_axis("C, rollouts generated", result["budgets"]),
-        "yaxis": {"title": {"text": "loss in reward"}, "rangemode": "tozero"},
-        "showlegend": True,
-    }
-    return Chart("backtest", "Loss by budget", _backtest_caption(result), data, layout, height=340)
-
-
 def _grid_caption(study: FittedRuns, table: pd.DataFrame, compute: float, best: Prediction | None) -> str:
     """Return the caption of `grid`: the best configuration at one compute, and what the chart leaves out."""
     missing_count = study.metric_rows().groupby(SHAPE_COLUMNS).ngroups - len(table)
@@ -224,22 +211,6 @@ def _grid_caption(study: FittedRuns, table: pd.DataFrame, compute: float, best: 
     if missing_count:
         caption += f" The chart leaves out {missing_count} that ended before this compute or began after it."
     return caption
-
-
-def _backtest_caption(result: Mapping[str, Any]) -> str:
-    """Return the caption of the backtest: the method of the evaluation, and the mean loss of each rule."""
-    judges = f"on {result['seeds']} seeds, each held out in turn"
-    if result["held_out"] != "seed":
-        judges = "by later checkpoints of the same runs, since there is only one seed"
-    losses = {rule: losses["mean_loss"] for rule, losses in result["rules"].items()}
-    listed = ", ".join(f"{rule} {in_reward(value, result['tolerance'])}" for rule, value in losses.items())
-    best = min(losses, key=lambda rule: losses[rule])
-    return (
-        f"Each rule used only checkpoints up to C = {number(result['fit_below'])} and chose allocations for "
-        f"larger budgets, which isolaw judged {judges}. The mean losses are: {listed}. The rule {best!r} "
-        "loses least. All losses are too large by the same amount, since the best reward is a maximum over "
-        "noisy values."
-    )
 
 
 def labels(run_ids: Sequence[str]) -> dict[str, str]:
@@ -311,7 +282,5 @@ def _backtest_table(result: Mapping[str, Any]) -> Table:
         last = TableCell("" if rule == "isolaw" else difference_text, difference)
         rows.append([TableCell(rule), *cells, TableCell.lost(losses["mean_loss"], tolerance), last])
     budgets = [f"C = {number(budget)}" for budget in result["budgets"]]
-    split_text = f" with each of {result['seeds']} seeds held out" if result["seeds"] > 1 else ""
-    caption = f"Loss in reward of each rule, and its choices{split_text}"
     columns = ["rule", *budgets, "mean", "loses more than isolaw by"]
-    return Table("loss", caption, columns, rows, long=True)
+    return Table("loss", "Loss in reward of each rule, and its choices", columns, rows, long=True)

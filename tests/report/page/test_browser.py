@@ -196,7 +196,7 @@ def test_responses_stay_text_and_are_searched(
 
 def test_it_opens_with_every_chart(page: Any) -> None:
     plots = page.locator(".plot")
-    assert plots.count() == 9  # budget, n*, runs, map, three landscapes, zero-pass, backtest
+    assert plots.count() == 8  # budget, n*, runs, map, three landscapes, zero-pass
     for i in range(plots.count()):
         assert plots.nth(i).get_attribute("role") == "img"
         assert len(plots.nth(i).get_attribute("aria-label")) > 40
