@@ -124,7 +124,7 @@ def _is_runs_table(path: Path) -> bool:
 
 
 def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -> None:
-    """Write the options of reading to ``isolaw.toml``."""
+    """Write the options of reading to ``isolaw.toml`` if some runs are ready with them."""
     from isolaw.errors import DataError, Wording
     from isolaw.files import check_destination, is_utf8
     from isolaw.readers.how_to_read import HowToRead, place
@@ -145,6 +145,9 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
             )
         )
     check_destination(file)
+    if not reading.ready:
+        note(f"note: {file} is not written, because no run is ready")
+        return
     if not is_utf8(text):
         raise DataError(f"{file}: not written, because a value or name is not UTF-8")
     try:
@@ -153,5 +156,4 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
     except OSError as error:
         raise DataError(f"{file}: {error.strerror or error}") from None
     answer = commands.answer(sources, commands.Placeholder("rollouts"))
-    next_hint = f". Next, with your budget for <rollouts>: {answer}" if reading.ready else ""
-    note(f"note: saved {file}, which all commands find{next_hint}")
+    note(f"note: saved {file}, which all commands find. Next, with your budget for <rollouts>: {answer}")

@@ -196,14 +196,14 @@ def test_names_carry_what_the_logs_lack(isolaw: Call, tmp_path: Path) -> None:
     assert (code, err.count("--set")) == (2, 0)
     (settles,) = (line for line in out.splitlines() if line.startswith("To read these logs: "))
     pattern = "*-s{seed}-p{B_p}-n{n}*"
-    assert settles == f"To read these logs: isolaw read {tmp_path}/runs --name-pattern '{pattern}'"
+    assert settles == f"To read these logs: isolaw read {tmp_path}/runs --name-pattern '{pattern}' --save"
     assert out.count("n and B_p unknown") == 1
     assert out.splitlines()[-1] == "0 of 6 logs are ready; 6 need n, B_p"
     code, out, err = isolaw("read", tmp_path / "runs", "--name-pattern", "*-p{B_p}-n{n}-*")
     assert code == 2
     assert "2 runs of one configuration and seed" in out
     (settles,) = (line for line in out.splitlines() if line.startswith("To read these logs: "))
-    assert settles.endswith("--name-pattern '*-s{seed}*'")
+    assert settles.endswith("--name-pattern '*-s{seed}*' --save")
     both = ("--name-pattern", pattern)
     code, runs = listed(isolaw, tmp_path / "runs", *both)
     assert code == 0
@@ -265,9 +265,10 @@ def test_a_panel_that_several_frameworks_may_have_written(
         pattern = ["--name-pattern", "*-n{n}*"]
         values = [f"{name}=<number>" for name in ("B_p", *more)] if wanted else ["framework=<name>"]
         expected = [word for value in values for word in ("--set", value)]
-        assert [word for word in asked if word not in pattern] == expected
+        assert [word for word in asked if word not in pattern] == [*expected, "--save"]
     filled = [word.replace("<number>", "16") for word in words[2:]]
     code, found = listed(isolaw, *filled)
+    assert (tmp_path / "isolaw.toml").exists()
     assert (code, [result["framework"] for result in found.values()]) == (0, ["TRL", "TRL"])
 
 

@@ -101,13 +101,16 @@ def test_the_printed_command_saves_what_is_filled_in(isolaw: Call, logs: Path, t
     assert f"saved {file}, which all commands find. Next, with your budget" in err
     assert facts(logs) == {(64, 8), (64, 32), (64, 128)}
 
-    code, _, err = isolaw("read", table, "--column", "n=group_size", "--save")
+    given = ["--column", "n=group_size", "--set", "B_p=4", "--save"]
+    code, _, err = isolaw("read", table, *given)
     file = table.parent / "isolaw.toml"
-    assert code == 2  # it lacks B_p, step and the reward
-    assert f"saved {file}, which all commands find\n" in err
-    written = {"files": ["mine.csv"], "columns": {"n": "group_size"}}
-    assert tomllib.loads(file.read_text()) == written
-    assert "--save" not in isolaw("read", table.parent)[1]  # the file exists
+    assert (code, file.exists()) == (2, False)  # it lacks the step and the reward
+    assert f"note: {file} is not written, because no run is ready\n" in err
+    assert isolaw("read", table, *given, "--column", "step=global_step", "--metric", "holdout_acc")[0] == 0
+    assert tomllib.loads(file.read_text()) == {
+        "files": ["mine.csv"], "metric": "holdout_acc", "set": {"B_p": 4},
+        "columns": {"n": "group_size", "step": "global_step"},
+    }  # fmt: skip
 
 
 def test_without_options_nothing_is_saved(isolaw: Call, logs: Path) -> None:
