@@ -7,7 +7,7 @@ column ``<run> - _step``. Runs that the panel groups are named by their settings
 metric; some tools keep only the columns with a framework's names.
 
 No form contains the configuration, and the points are a sample of the run's history. The tables that
-`isolaw.readers.wandb_project` writes have both: the first row has the configuration in the column `CONFIG`.
+`isolaw.readers.hub` writes have both: the first row has the configuration in the column `CONFIG`.
 """
 
 from __future__ import annotations

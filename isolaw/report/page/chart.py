@@ -159,13 +159,13 @@ def palette(levels: int) -> dict[str, dict[str, str]]:
 
 _LIGHT = {
     "paper": "#ffffff", "panel": "#f6f7f8", "text": "#1c1f24", "muted": "#5b626d", "line": "#dcdfe4",
-    "grid": "#eceef1", "accent": "#1f5fa8", "band": "rgba(31, 95, 168, 0.16)", "warn": "#a14a00",
-    "bad": "#b3261e", "good": "#256b45", "map0": "#f4f6fa", "map1": "#b3cbe8", "map2": "#5b93d3",
-    "k0": "#0072b2", "k1": "#d55e00", "k2": "#008262", "k3": "#a8518a",
+    "grid": "#eceef1", "accent": "#1f5fa8", "band": "rgba(31, 95, 168, 0.16)", "mean": "#d55e00",
+    "warn": "#a14a00", "bad": "#b3261e", "good": "#256b45",
+    "map0": "#f4f6fa", "map1": "#b3cbe8", "map2": "#5b93d3",
 }  # fmt: skip
 _DARK = {
     "paper": "#131519", "panel": "#1b1e24", "text": "#e7e9ed", "muted": "#9aa2ae", "line": "#343942",
-    "grid": "#262a31", "accent": "#7db2f0", "band": "rgba(125, 178, 240, 0.20)", "warn": "#f0a860",
-    "bad": "#f2897f", "good": "#7fcf9f", "map0": "#1b2029", "map1": "#27446b", "map2": "#3d72b4",
-    "k0": "#56b4e9", "k1": "#f0914a", "k2": "#3fc79e", "k3": "#dd9cc6",
+    "grid": "#262a31", "accent": "#7db2f0", "band": "rgba(125, 178, 240, 0.20)", "mean": "#f0914a",
+    "warn": "#f0a860", "bad": "#f2897f", "good": "#7fcf9f",
+    "map0": "#1b2029", "map1": "#27446b", "map2": "#3d72b4",
 }  # fmt: skip

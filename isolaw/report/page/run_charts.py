@@ -141,7 +141,7 @@ def _map_of_grid(
     frames = [
         {
             "type": "rect", "x0": column - 0.46, "x1": column + 0.46, "y0": row - 0.44, "y1": row + 0.44,
-            "line": {"color": "var(--k1)", "width": 2},
+            "line": {"color": "var(--mean)", "width": 2},
         }
         for row, column in np.argwhere(is_framed).tolist()
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolaw.readers import frameworks
-from isolaw.readers.containers.trainer_steps import TrainerSteps, logging_steps
+from isolaw.readers.containers.stdout_dicts import TrainerSteps, logging_steps
 from isolaw.readers.raw_log import RawLog
 from isolaw.readers.stitch import stitch
 
