@@ -43,7 +43,7 @@ def main(directory: Path) -> None:
     law = isolaw.Law.load(demo / "law.json")
     runs = isolaw.read(ROOT / "examples" / "data" / "real-arithmetic.parquet")
     hard = isolaw.fit(runs, where={"problem_set": "hard"})
-    study = FittedRuns.of(hard, runs)
+    study = FittedRuns(runs, hard.document.metric, hard.document.eval_set, hard)
     frontier = law_charts.reward(study, sorted(runs.points["run_id"].unique()), budgets(hard, None))
     real = draw(frontier, len(study.levels), runs.simulated)
     figures: dict[str, Figure] = {"law": law.plot(), "real-hard": real}

@@ -43,11 +43,6 @@ class FittedRuns:
     fixed: dict[str, Any] = field(default_factory=dict)  # values shared by all runs that are drawn
 
     @classmethod
-    def of(cls, law: Law, runs: Runs) -> FittedRuns:
-        """Return a law with the runs that it was fitted to."""
-        return cls(runs, law.document.metric, law.document.eval_set, law)
-
-    @classmethod
     def fitted_to(cls, runs: Runs, keywords: Mapping[str, Any]) -> FittedRuns:
         """Fit a law to runs and return both, or the reason why there is no law.
 

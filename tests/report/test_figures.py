@@ -22,6 +22,10 @@ from isolaw.runs import Runs
 Make = Callable[..., Runs]
 
 
+def fitted(law: isolaw.Law, runs: Runs) -> FittedRuns:
+    return FittedRuns(runs, law.document.metric, law.document.eval_set, law)
+
+
 @pytest.fixture(autouse=True)
 def _no_warning() -> Iterator[None]:
     with warnings.catch_warnings():
@@ -55,10 +59,10 @@ VARIANTS = ("hill", "paper, refused", "no draws", "narrow")
 )
 def study(request: pytest.FixtureRequest, synthetic: Make, shared: SharedLaws) -> FittedRuns:
     if (name := request.param) in SHARED:
-        return FittedRuns.of(shared.law(SHARED[name]), shared.runs(SHARED[name]))
+        return fitted(shared.law(SHARED[name]), shared.runs(SHARED[name]))
     data, options = CASES[name]
     runs = synthetic([(32, n) for n in LEVELS], noise=0.004, **data)
-    return FittedRuns.of(isolaw.fit(runs, **({"draws": 8} | options)), runs)
+    return fitted(isolaw.fit(runs, **({"draws": 8} | options)), runs)
 
 
 @pytest.fixture(scope="module")
@@ -112,5 +116,5 @@ def test_a_dollar_sign_in_a_name_begins_no_formula(synthetic: Make) -> None:
     runs = synthetic([(32, n) for n in LEVELS], noise=0.004)
     named = Runs(runs.points.assign(metric=r"acc$\frac$"), runs.attributes)
     law = isolaw.fit(named, metric=r"acc$\frac$", draws=0)
-    chart = law_charts.reward(FittedRuns.of(law, named), sorted(named.points["run_id"].unique()), None)
+    chart = law_charts.reward(fitted(law, named), sorted(named.points["run_id"].unique()), None)
     draw(chart, len(LEVELS), named.simulated).draw_without_rendering()

@@ -38,6 +38,10 @@ LEVELS = [8, 32, 128, 512]
 VENDOR = Path(isolaw.__file__).parent / "report" / "page" / "vendor"
 
 
+def fitted(law: isolaw.Law, runs: Runs) -> FittedRuns:
+    return FittedRuns(runs, law.document.metric, law.document.eval_set, law)
+
+
 class Seen(HTMLParser):
     """Elements that are open, headings by section, and whether tags match."""
 
@@ -221,7 +225,7 @@ def test_every_kind_of_law_has_a_page(synthetic: Make, options: dict[str, Any]) 
 @pytest.mark.parametrize("hold", ["B_p", "B", "nothing"])
 def test_one_best_n_at_one_budget(shared: SharedLaws, hold: str) -> None:
     """The text, JSON, the page, every chart and the figures name the same n at the same C."""
-    own = FittedRuns.of(shared.law(f"surface {hold}"), shared.runs(f"surface {hold}"))
+    own = fitted(shared.law(f"surface {hold}"), shared.runs(f"surface {hold}"))
     found, law = few(own.law, 2e6), own.law
     today, asked = found.today, found.answer
     n, m = asked.to_dict()["rollouts_per_problem"], today.to_dict()["rollouts_per_problem"]

@@ -30,13 +30,13 @@ import torch
 from isolaw.backend import AnswerCounts, Checkpoint, Measurement, Response, UnreadableState
 from isolaw.backends.real.algorithms import advantages as adv
 from isolaw.backends.real.rollout import samplers
+from isolaw.backends.real.rollout.problems import ProblemOrder
 from isolaw.backends.real.rollout.worker import RolloutWorker
 from isolaw.backends.real.train import evaluation, process_group
 from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.backends.real.train.learner import Learner
 from isolaw.backends.real.train.memory import planner
 from isolaw.backends.real.train.pipeline import Pipeline, sampler_logprobs
-from isolaw.backends.real.train.problem_order import ProblemOrder
 from isolaw.backends.real.train.trainer import Trainer, trainer_keys
 from isolaw.config import RunSpec
 from isolaw.errors import RunError

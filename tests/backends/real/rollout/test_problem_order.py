@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolaw.backends.real.train.problem_order import ProblemOrder
+from isolaw.backends.real.rollout.problems import ProblemOrder
 
 CONTENT = "0a1b2c3d" * 8
 
