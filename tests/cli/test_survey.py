@@ -279,6 +279,17 @@ def test_what_one_log_needs_is_said_in_two_lines(isolaw: Call, tmp_path: Path) -
     assert err.splitlines()[-1] == "  Add --set 'n=<number>' --set 'B_p=<number>'"
 
 
+def test_a_command_with_many_settings_is_cut_and_says_so(isolaw: Call, tmp_path: Path) -> None:
+    for i in range(15):
+        rows = [json.dumps({"step": step, "reward": (step + i) / 100}) for step in (1, 2, 3)]
+        (tmp_path / f"run-{'abcdefghijklmno'[i]}.jsonl").write_text("\n".join(rows))
+    command, left_out = (line for line in isolaw("read", tmp_path)[1].splitlines() if "--set" in line)
+    words = shlex.split(command)
+    assert words.count("--set") == 12
+    assert words[-3:] == ["--metric", "reward", "--save"]
+    assert "4 more --set" in left_out
+
+
 def test_a_folder_whose_runs_lack_the_same_is_one_option(isolaw: Call, tmp_path: Path) -> None:
     for n in (8, 32):
         verl(tmp_path / "runs" / "a" / f"n{n}-seed0", n, 0, config=False)

@@ -41,7 +41,6 @@ from isolaw.runs import SYMBOL_OF
 _MOST_POINTS = 30_000  # points of all runs together: with more, a page of long logs would be slow
 _LEAST_RUN_POINTS = 30  # points of each run
 _CURVE_POINTS = 60  # points of a fitted curve
-_SMOOTHING_WIDTH = 0.1  # decades of x over which n* is smoothed
 Floats = NDArray[np.float64]
 BEST = "The best n at a budget is the recommended one: the n whose allocation has the least expected loss."
 
@@ -53,7 +52,7 @@ def section(study: FittedRuns, budgets: Budgets | None) -> PageSection | str:
         return f"n*(C): {study.no_law}"
     document, charts, predictions = law.document, [], [] if budgets is None else budgets.recommended
     lines = [line for line in (law_text.verdict(document), law_text.saturation(document)) if line]
-    tables: list[Table | None] = [laws(document), _configurations(document)]
+    tables: list[Table | None] = [laws(document)]
     if budgets is not None and predictions:
         charts = [n_star(law, budgets)]
         tables.insert(0, _frontier_table(predictions, document))
@@ -297,8 +296,7 @@ def _star_line(x: Sequence[float], quantities: Sequence[Quantity], ends: tuple[f
     """Return x, n* and the two ends of its 95 % interval at each x where n* is known.
 
     The array has shape (4, X). An unbounded interval ends at the limit of the axis, given by ``ends``; a
-    missing interval is NaN. Since n* comes from a grid of n, it changes in steps. A local linear fit over log
-    x, with a normal kernel of a tenth of a decade, smooths log n* and the logs of both ends.
+    missing interval is NaN. Since n* comes from a grid of n, it changes in small steps.
 
     >>> result = [Quantity(8.0, (None, 16.0)), Quantity(64.0, (32.0, 128.0))]
     >>> _star_line([1e5, 1e6], result, (4.0, 256.0)).round()
@@ -316,22 +314,7 @@ def _star_line(x: Sequence[float], quantities: Sequence[Quantity], ends: tuple[f
     if not rows:
         return np.empty((4, 0))
     at, *star_and_ends = np.array(rows, dtype=np.float64).T
-    smooth = [np.clip(_smooth(np.log10(at), np.clip(line, *ends)), *ends) for line in star_and_ends]
-    return np.array([at, *smooth])
-
-
-def _smooth(t: Floats, values: Floats) -> Floats:
-    """Fit a weighted line to the logs of the values around each t and return its value at t."""
-    smooth = np.full(values.size, np.nan)
-    is_known = np.isfinite(values)
-    t_known, logs = t[is_known], np.log2(values[is_known])
-    for index in np.flatnonzero(is_known):
-        weight = np.exp(-0.5 * ((t_known - t[index]) / _SMOOTHING_WIDTH) ** 2)
-        t_mean, log_mean = np.average(t_known, weights=weight), np.average(logs, weights=weight)
-        spread = weight @ (t_known - t_mean) ** 2
-        slope = weight @ ((t_known - t_mean) * (logs - log_mean)) / spread if spread > 1e-12 else 0.0
-        smooth[index] = log_mean + slope * (t[index] - t_mean)
-    return np.asarray(np.exp2(smooth))
+    return np.array([at, *np.clip(star_and_ends, *ends)])
 
 
 def _reward_caption(study: FittedRuns, thinned: bool) -> str:
@@ -360,8 +343,8 @@ def _n_star_caption(document: LawDocument) -> str:
     """Return the caption of the chart of n*(C), which explains how to read it."""
     n = SYMBOL_OF[document.axis]
     lines = [
-        f"The line is {n}*, where the fitted reward is highest among all {n}, smoothed over a tenth of a "
-        "decade of C. The band is its 95 % interval, which ends at the axis where the interval is open."
+        f"The line is {n}*, where the fitted reward is highest among all {n}. The band is its 95 % "
+        "interval, which ends at the axis where the interval is open."
     ]
     if not document.bootstrap.draws:
         lines = [f"The line is {n}*, where the fitted reward is highest. Without draws, there is no band."]
@@ -370,20 +353,6 @@ def _n_star_caption(document: LawDocument) -> str:
         lines.append(f"The dashed line is the law, {law_text.form(law, document)}, within the runs.")
     lines.append(f"Near {n}* the reward is flat, so a loss in reward matters more than the {n} itself.")
     return " ".join(lines)
-
-
-def _configurations(document: LawDocument) -> Table | None:
-    """Return a table of the learning curves, or None if recommendations come from the surface instead."""
-    if document.method != "paper":
-        return None
-    ceiling = "A" in document.curves[0].parameters
-    rows = []
-    for entry, curve in zip(document.grid, document.curves, strict=True):
-        facts = (*entry.key, entry.runs, entry.checkpoints, entry.measured[1])
-        fitted = [TableCell.of(curve.parameters["A"])] if ceiling else []
-        rows.append([*map(TableCell.number, facts), *fitted, TableCell.lost(curve.rms, document.tolerance)])
-    columns = ["B_p", "n", "runs", "checkpoints", "to C", *["ceiling A"] * ceiling, "rms of residuals"]
-    return Table("configurations", f"Fitted learning curves ({document.curve})", columns, rows, long=True)
 
 
 def _frontier_table(predictions: Sequence[Prediction], document: LawDocument) -> Table:
