@@ -22,7 +22,7 @@ REAL = "examples/data/real-arithmetic.parquet"
 DRAWS = ["--draws", "0"]
 # Commands that write figures and pages; what all of them print is in tests/golden.
 WRITTEN = {
-    "report": ["{sweep}", "--out", "{new}.html", "--figures", "{new}", *DRAWS],
+    "report": ["{sweep}", "--out", "{new}.html", *DRAWS],
 }
 RECORDED = {
     "sweep": ["--out", "{sweep}"],

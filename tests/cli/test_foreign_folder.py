@@ -97,7 +97,6 @@ doors = {
     "read_cost": ["runs", "log"], "retune": [("log", "reward", "validation")],
     "backtest": [("log", 10)], "to_target": ["log"],
     "compare_shapes": [("log", (8, 4), (8, 8))], "export": [("runs/runs", "exported")],
-    "split": [("model", "problems/train.jsonl", "split")],
     "advise": [1e6], "diagnose": [()],
 }
 for name, calls in doors.items():

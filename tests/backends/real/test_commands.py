@@ -85,7 +85,7 @@ def test_sweeps_an_export_and_a_report(isolaw: Any, place: Path) -> None:
     assert f"step 2 of run {run_id[:12]}, after 64 rollouts" in done(isolaw, *words)
     code, _, stderr = isolaw("export", "demo-real/sweep", "--out", "models/other")
     assert code == 2
-    assert f"  - {run_id[:16]}: n = 2, B_p = 16, seed 0" in stderr
+    assert "to list its runs: isolaw read demo-real/sweep" in stderr
     done(isolaw, *documented("report", "demo-real/sweep"))
     page = Path("report.html").read_text()
     assert page.count('class="said"') == 3 * 8 * 3  # prompts, responses and answers at three evaluations
