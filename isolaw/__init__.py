@@ -10,8 +10,8 @@ A budget of C rollouts is split as C = B_p · n · M. From small runs, isolaw es
     isolaw.advise(1e6)                              where to start without runs, from published results
     isolaw.sweep("sweep.toml", out="DIR")           make the runs
 
-Every command but `isolaw problems` has a function in this package. Functions are imported at first use, so
-the import is fast.
+All commands but `problems`, `report` and `demo` have a function in this package. Functions are imported at
+first use, so the import is fast.
 """
 
 from __future__ import annotations

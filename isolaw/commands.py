@@ -1,6 +1,6 @@
 """Build every command that isolaw prints. No other module builds commands.
 
-Messages, notes, pages and drafted files contain commands to paste. Each command is a `_Command`, a list of
+Messages, notes, pages and files contain commands to paste. Each command is a `_Command`, a list of
 words that one of the functions below returns; `PRINTED` collects these functions. `tests/test_commands.py`
 runs each command in the situation in which isolaw prints it. It fails if any other text in the package looks
 like a command.

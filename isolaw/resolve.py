@@ -214,11 +214,9 @@ def _is_part(spec: SweepSpec, store: SweepStore) -> bool:
         stored = store.read_spec()
     except Damaged:
         return False
-    old, new = (
-        {**s.grid.model_dump(), "seeds": s.sweep.seeds, "compute": range(s.sweep.compute + 1)}
-        for s in (stored, spec)
-    )
-    return any(not set(old[key]) <= set(new.get(key, ())) for key in old)
+    old, new = ({**s.grid.model_dump(), "seeds": s.sweep.seeds} for s in (stored, spec))
+    is_shorter = stored.sweep.compute > spec.sweep.compute
+    return is_shorter or any(not set(old[key]) <= set(new.get(key, ())) for key in old)
 
 
 def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> SweepSpec:
@@ -249,9 +247,7 @@ def _with_schedule(spec: SweepSpec, store: SweepStore, notes: list[str]) -> Swee
             "design.kind = 'grid', which extends all runs"
         )
     if compute < reached:
-        notes.append(
-            f"the runs in the directory already go to C = {reached}, and isolaw does not shorten runs"
-        )
+        notes.append(f"isolaw does not shorten runs: some in the directory go to C = {reached}")
     horizons = tuple(sorted({*existing.horizons, *_horizons(spec)}))
     return spec.model_copy(update={"evaluation": existing.model_copy(update={"horizons": horizons})})
 

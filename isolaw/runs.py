@@ -172,7 +172,7 @@ class Runs:
 
     @property
     def simulated(self) -> Simulated:
-        """Label that states whether a simulator made all, some or none of the runs.
+        """Label that states whether a simulator made any of the runs.
 
         Simulated runs are no evidence about a language model.
         """

@@ -97,7 +97,7 @@ class _Replay(Backend):
 
     def resolve(self, spec: RunSpec) -> RunSpec:
         """Return the spec with the hash of the recorded runs, which is part of the runs' identity."""
-        options = parse_section(_ReplayOptions, spec.options or spec.sources, prefix="replay")
+        options = parse_section(_ReplayOptions, spec.options, prefix="replay")
         assert options.sha256 is not None
         runs = _stored_runs(options.source, options.sha256)
         set_names = sorted(set(runs.points["problem_set"]))

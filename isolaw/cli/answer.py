@@ -163,8 +163,8 @@ def advise(ctx: click.Context, /, folder: str | None, **options: Any) -> int:
     """Recommend where to start and what to run first, without any runs.
 
     Use it before you have any run. isolaw prints n, B_p and M with their ranges, the race to run with its
-    cost, and how to find its learning rate first; then the sources, and how they differ from your case. The
-    exit code is 1 if no published result covers the budget, and no sweep fits into it.
+    cost, and how to find its learning rate first; then the sources. The exit code is 1 if no published result
+    covers the budget, and no sweep fits into it.
     """
     from isolaw.first_sweeps import advise as advice_for
     from isolaw.report.text.advise import document

@@ -38,7 +38,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, **options:
     from isolaw.report.fitted_runs import FittedRuns
     from isolaw.report.page import PageContent, check_replaceable, render, write
     from isolaw.report.page.budgets import budgets
-    from isolaw.report.text.prediction import prediction_lines
+    from isolaw.report.text.prediction import after_backtest, prediction_lines
 
     check_replaceable(out)
     limits = {name: limit for name, limit in shared.limits_of(options).items() if name != "n_train_problems"}
@@ -59,11 +59,12 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, **options:
         content = PageContent.of(reading, predicted, backtest_result, str(commands.this(ctx.obj)))
         progress("drawing")
         path = write(render(study, content), out)
+    answer = None if predicted is None else after_backtest(predicted.answer, backtest_result)
     result: dict[str, Any] = {
         "simulated": study.runs.simulated.json,
         "report": str(path), "bytes": path.stat().st_size,
         "law": None if study.law is None else "fitted", "refused": study.no_law,
-        "prediction": None if predicted is None else predicted.answer.to_dict(),
+        "prediction": None if answer is None else answer.to_dict(),
     }  # fmt: skip
-    lines = [] if predicted is None else prediction_lines(predicted.answer, predicted.nearest)
+    lines = prediction_lines(answer, predicted.nearest) if answer and predicted else []
     print_result(result, [*lines, f"Report: {path}"])

@@ -24,7 +24,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 def toml_text(data: Mapping[str, Any], prefix: str = "") -> str:
     """Return a mapping of tables as TOML; omit keys with the value None.
 
-    >>> data = {"sweep": {"compute": 1000, "seeds": [0, 1]}, "bandit": {"histograms": {"a b": "x"}}}
+    >>> data = {"sweep": {"compute": 1000, "seeds": [0, 1]}, "bandit": {"parameters": {"a b": "x"}}}
     >>> print(toml_text(data))
     [sweep]
     compute = 1000
@@ -32,7 +32,7 @@ def toml_text(data: Mapping[str, Any], prefix: str = "") -> str:
     <BLANKLINE>
     [bandit]
     <BLANKLINE>
-    [bandit.histograms]
+    [bandit.parameters]
     "a b" = "x"
     <BLANKLINE>
     """

@@ -19,6 +19,7 @@ from isolaw.fits.laws.equations import LAWS, Logistic
 from isolaw.fits.selection import Configuration
 from isolaw.fits.surface.slices import Slices
 
+LAW_PARAMETERS = ("b", "L", "k", "x0", "saturation")
 # The floor b counts as measured only if the law is this close to it at the first compute, in doublings of n.
 _FLAT_WITHIN = 0.5
 # Late falls, which a learning curve cannot show, are measured past 1 / this of a curve's compute.
@@ -40,7 +41,7 @@ def parameters(
     """
     if law is None:
         flags.append(Flag(Code.NO_LAW, f"{symbol}* is only a bound at every compute"))
-        return dict.fromkeys(("b", "L", "k", "x0", "saturation"), REFUSED)
+        return dict.fromkeys(LAW_PARAMETERS, REFUSED)
     identified = np.flatnonzero(~path.censored[0])
     varies = float(np.ptp(path.log2_n[0, identified])) > 0
     floor_seen = identified[0] == 0 and law(x[:1])[0, 0] - law.b[0] < _FLAT_WITHIN

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from isolaw.arguments import checked
 from isolaw.errors import InputError, Refused, shown
-from isolaw.evidence import Quantity
+from isolaw.evidence import REFUSED, Quantity
 from isolaw.fits import collapses
 from isolaw.fits import frontier as frontiers
 from isolaw.fits import law_document as doc
@@ -76,7 +76,6 @@ def fit(
     records: float | Literal["auto", "off"] | None = "auto",
     draws: int = DRAWS,
     seed: int = 0,
-    equations: bool = True,
     **reading: Unpack[ReadKeywords],
 ) -> Law:
     """Fit an allocation law to runs.
@@ -105,8 +104,6 @@ def fit(
         number of draws; 0 gives no intervals.
     seed
         seed of the draws.
-    equations
-        whether to fit laws of n*(C) and find crossovers. Predictions of an allocation use neither.
     reading
         keywords of `isolaw.read` for a path or a DataFrame: ``columns``, ``set``, …
 
@@ -130,7 +127,7 @@ def fit(
     runs, metric, eval_set, flags = read_reward(runs, metric, eval_set, reading)
     selection = select(runs, metric, eval_set, hold or usual_hold(runs, where), where, x)
     selection.flags[:0] = flags
-    return fit_selection(runs, selection, method, curve, records, draws, seed, equations)
+    return fit_selection(runs, selection, method, curve, records, draws, seed)
 
 
 def fit_selection(
@@ -146,7 +143,8 @@ def fit_selection(
 ) -> Law:
     """Fit a law to runs that were selected, with the arguments of `fit`.
 
-    ``surface`` is the reward model if it is already fitted to these runs.
+    Without ``equations`` it has no laws of n*(C) and no crossovers, which predictions of an allocation do
+    not use. ``surface`` is the reward model if it is already fitted to these runs.
     """
     hold, metric, eval_set = selection.hold, selection.metric, selection.eval_set
     if method == "surface":
@@ -193,7 +191,7 @@ def fit_selection(
             laws = fit_laws(reward_slices, n_star_path, law_x, logistic) if has_laws else {}
             comparison = compare_laws(laws, n_star_path, configurations, TOLERANCE * reward_unit)
     symbol = SYMBOL_OF[law_axis(hold)]
-    law_parameters: dict[str, Quantity] = {}
+    law_parameters: dict[str, Quantity] = dict.fromkeys(doc.LAW_PARAMETERS, REFUSED)
     if equations:
         law_parameters = doc.parameters(n_star_path, law_x, logistic, comparison, selection.flags, symbol)
     used_runs = runs.select(selection.run_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import PurePath
 from typing import Any
 
@@ -21,13 +22,15 @@ _PLACEHOLDERS = {
     "framework": Placeholder("name"),
 }
 _COLUMN, _NUMBER = map(Placeholder, ("column", "number"))
+_MOST_GLOBS = 12
 _Settings = dict[str, dict[str, Any]]
 
 
-def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = ()) -> HowToRead:
+def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = ()) -> tuple[HowToRead, str]:
     """Return what would make all runs ready, with placeholders for the user to fill in.
 
-    ``sources`` are the user's sources; folders above them contain no information about a run.
+    Of many settings it contains the first, and the text says how many it leaves out. ``sources`` are the
+    user's sources; folders above them contain no information about a run.
     """
     incomplete = [log for log in logs if log.status is LogStatus.NEEDS]
     usable = [log for log in logs if log.status in (LogStatus.NEEDS, LogStatus.READY)]
@@ -57,7 +60,14 @@ def proposed(logs: Sequence[FoundLog], sources: Sequence[str] = ()) -> HowToRead
             for glob in [folder] if folder else [_glob_of(log, logs) for log in lacking]:
                 settings.setdefault(glob, {})[need] = value
     pattern = pattern or proposal.pop("name_pattern", "")
-    return HowToRead.model_construct(set=settings, name_pattern=[pattern] if pattern else [], **proposal)
+    left_out = ""
+    if len(settings) > _MOST_GLOBS:
+        left_out = (
+            f"{len(settings) - _MOST_GLOBS} more runs need the same; a name pattern reads values from names"
+        )
+        settings = dict(islice(settings.items(), _MOST_GLOBS))
+    patterns = [pattern] if pattern else []
+    return HowToRead.model_construct(set=settings, name_pattern=patterns, **proposal), left_out
 
 
 def _folder_glob(logs: Sequence[FoundLog], all_logs: Sequence[FoundLog]) -> str | None:

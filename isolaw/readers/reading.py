@@ -41,7 +41,7 @@ class Reading:
 
     @property
     def simulated(self) -> Simulated:
-        """Label that states whether a simulator made all, some or none of the runs that were found."""
+        """Label that states whether a simulator made any of the runs that were found."""
         known_facts = [candidate.facts for candidate in self.candidates if candidate.facts]
         return Simulated.of({name: fact.value for name, fact in facts.items()} for facts in known_facts)
 
@@ -123,9 +123,11 @@ class Reading:
         """Return the error message for the case that no log is ready, with the needs common to all logs."""
         problems = groups(self.candidates)
         texts = [f"{listed([log.run for log in logs], _MAX_LISTED)}: " + logs[0].message for logs in problems]
-        options = proposed(self.candidates, self.sources)
+        options, left_out = proposed(self.candidates, self.sources)
         if options.options():
-            texts[-1] = Wording(texts[-1], "  Add " + options.spelling)
+            texts[-1] = Wording(
+                texts[-1], "  Add " + options.spelling, *([f"  {left_out}"] if left_out else [])
+            )
         if len(problems) == 1:
             return texts[0]
         summary = f"none of {len(self.candidates)} logs can be fitted"

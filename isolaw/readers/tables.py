@@ -74,7 +74,7 @@ def read_frame(table: Any, options: HowToRead) -> Runs:
         return _runs_of(frame, SOURCE, options)
     except table_columns.TableNeeds as error:
         incomplete = FoundLog(SOURCE, needs=list(error.needs), offered=error.needs, status=LogStatus.NEEDS)
-        raise DataError(Wording(str(error), "  Add " + proposed([incomplete]).spelling)) from None
+        raise DataError(Wording(str(error), "  Add " + proposed([incomplete])[0].spelling)) from None
 
 
 def _name_trainings(frame: pd.DataFrame, options: HowToRead, name: str) -> pd.DataFrame:

@@ -31,13 +31,13 @@ from isolaw.registry import Shown
 from isolaw.report.document import Document, Passage
 from isolaw.report.fitted_runs import FittedRuns
 from isolaw.report.text.prediction import (
+    after_backtest,
     answer_lines,
     backtest_failed,
-    best_rule,
     choices,
     largest_with_recommendation,
 )
-from isolaw.runs import SYMBOL_OF, ReadKeywords, Source, full_names
+from isolaw.runs import ReadKeywords, Source, full_names
 from isolaw.step_cost import Cost
 
 if TYPE_CHECKING:
@@ -226,9 +226,9 @@ def answer(
     refuse_law(source, compute)
     runs = as_runs(source, metric, **reading)
     fit_options: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "hold": hold}
-    fit_options |= {"where": full_names(where or {}), "draws": draws, "seed": seed, "equations": False}
+    fit_options |= {"where": full_names(where or {}), "draws": draws, "seed": seed}
     progress("fitting the law", 0.0)
-    fitted = FittedRuns.fitted_to(runs, fit_options)
+    fitted = FittedRuns.fitted_to(runs, fit_options, equations=False)
     if (law := fitted.law) is None:
         raise Refused(fitted.no_law)
     limits: dict[str, Any] = {
@@ -237,33 +237,9 @@ def answer(
     progress("predicting", 0.0)
     prediction = law.predict(compute, **limits)
     result = fitted.backtest(seed, partial(progress, "backtesting"))
-    if (step := _compare_with_rule(prediction, result)) is not None:
-        prediction = replace(prediction, step=step)
+    prediction = after_backtest(prediction, result)
     nearest = largest_with_recommendation(law, prediction, **limits)
     return Answer(prediction, fitted, result, gain(law, prediction, **limits), nearest, limits)
-
-
-def _compare_with_rule(prediction: Prediction, backtest: Mapping[str, Any] | str) -> NextStep | None:
-    """Return the next step after a backtest in which a simple rule did better, or None if there is none.
-
-    It replaces the final run, unless the rule and the prediction choose the same n or B_p.
-    """
-    best, document = prediction.allocation, prediction.document
-    if best is None or document is None or prediction.step is not None or isinstance(backtest, str):
-        return None
-    if not backtest_failed(backtest):
-        return None
-    rule, symbol = best_rule(backtest)[0], SYMBOL_OF[document.axis]
-    recommended: int = getattr(best, document.axis)
-    choice = {"best measured": "best_measured", "IsoFLOP": "isoflop"}.get(rule, "")
-    level = round(prediction.rules.get(choice, 0))
-    if level == recommended:
-        return None
-    rival = f"{symbol} = {level:,} (the choice of {rule})" if level else f"the choice of {rule}"
-    what = (
-        f"Do not spend the budget yet: train {rival} and {symbol} = {recommended:,} with one more seed each."
-    )
-    return NextStep(what, f"The rule {rule!r} did better in the backtest.")
 
 
 def refuse_law(source: object, compute: float | str) -> None:

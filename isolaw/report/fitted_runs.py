@@ -17,8 +17,8 @@ from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.health import DIAGNOSTICS
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
-from isolaw.fits.pipeline import fit, fit_selection
-from isolaw.fits.selection import X, rows_with, select
+from isolaw.fits.pipeline import fit_selection
+from isolaw.fits.selection import rows_with, select, usual_hold
 from isolaw.fits.studies.backtest import backtest, horizon
 from isolaw.runs import Runs
 
@@ -43,28 +43,31 @@ class FittedRuns:
     fixed: dict[str, Any] = field(default_factory=dict)  # values shared by all runs that are drawn
 
     @classmethod
-    def fitted_to(cls, runs: Runs, keywords: Mapping[str, Any]) -> FittedRuns:
+    def fitted_to(cls, runs: Runs, keywords: Mapping[str, Any], equations: bool = True) -> FittedRuns:
         """Fit a law to runs and return both, or the reason why there is no law.
 
-        ``keywords`` are for `isolaw.fit`.
+        ``keywords`` are for `isolaw.fit`. Without ``equations`` the law has no laws of n*(C)
+        (`with_equations`).
         """
         fixed = keywords["where"]
-        metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
+        metric, eval_set, flags = choose(runs, keywords["metric"], keywords["eval_set"])
+        options = {name: keywords[name] for name in ("method", "draws", "seed") if name in keywords}
         try:
-            return cls(runs, metric, eval_set, fit(runs, **keywords), fixed=fixed)
+            selection = select(runs, metric, eval_set, keywords.get("hold") or usual_hold(runs, fixed), fixed)
+            selection.flags[:0] = flags
+            law = fit_selection(runs, selection, equations=equations, **options)
         except Refused as error:
             return cls(runs, metric, eval_set, None, str(error), fixed)
+        return cls(runs, metric, eval_set, law, fixed=fixed)
 
     def with_equations(self) -> FittedRuns:
-        """Return the same with a law that has laws of n*(C), which `isolaw.fit` can leave out."""
-        law = self.law
-        if law is None or law.document.params:
-            return self
-        document, info = law.document, law.document.bootstrap
-        x: X = document.x.name if document.x.name != "steps" else "compute"
-        selection = select(self.runs, self.metric, self.eval_set, document.hold, self.fixed, x)
+        """Return the same with laws of n*(C), which figures and pages show, from the same reward model."""
+        assert self.law is not None
+        document, info = self.law.document, self.law.document.bootstrap
+        selection = select(self.runs, self.metric, self.eval_set, document.hold, self.fixed)
         selection.flags[:0] = flags_with(document.flags, Code.REWARD_CHOSEN)
-        law = fit_selection(self.runs, selection, draws=info.draws, seed=info.seed, surface=law.surface)
+        surface = self.law.surface
+        law = fit_selection(self.runs, selection, draws=info.draws, seed=info.seed, surface=surface)
         return replace(self, law=law)
 
     def backtest(

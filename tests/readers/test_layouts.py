@@ -132,7 +132,7 @@ def test_runs_of_one_name_are_asked_for_by_their_files(tmp_path: Path) -> None:
         rows = [f"{t},{run},4,8,{curve(8, 0, t) + shift}\n" for run in ("x", "y") for t in STEPS]
         (tmp_path / f"{name}.csv").write_text("step,run_id,B_p,n,avg@4\n" + "".join(rows))
     how = HowToRead.of(columns={"run_id": "run_id"})
-    options = proposed(survey([tmp_path], how).candidates)
+    options, _ = proposed(survey([tmp_path], how).candidates)
     assert [f"{tmp_path}/a.csv:seed=<number>" in options.options(), len(options.options())] == [True, 4]
 
 

@@ -78,7 +78,10 @@ def test_after_a_failed_backtest_the_budget_is_not_to_be_spent(
     changed = lambda *a, **k: replace(predict(*a, **k), rules=choices, step=None)  # noqa: E731
     monkeypatch.setattr(type(found.law), "predict", changed)
     for choice, start in (
-        (4, "Do not spend the budget yet: train n = 4 (the choice of best measured)"),
+        (
+            4,
+            "Do not spend the budget yet: train one more seed of n = 4, the choice of ",
+        ),
         (found.n, "No"),
     ):
         choices["best_measured"] = float(choice)

@@ -113,7 +113,7 @@ class Comparison:
 
     monotone: bool  # False if n* falls after a rise (for a surface, if it falls in 95 % of draws)
     # ``constant`` if one n loses at most the tolerance at every compute, otherwise the preferred law. For the
-    # paper's method, ``logistic``, or ``no law`` if n* falls. None if a preference is missing or refused.
+    # paper's method, ``logistic``, or ``no law`` if n* falls or is a bound. None if none is preferred.
     verdict: str | None
     laws: dict[str, LawEntry] = field(default_factory=dict)
     preferred: str | None = None

@@ -21,7 +21,7 @@ from isolaw.report.page.budgets import Budgets, budget_texts
 from isolaw.report.page.chart import PageSection, palette, text
 from isolaw.report.text import law as law_text
 from isolaw.report.text.costs import hours_so_far
-from isolaw.report.text.prediction import backtest_failed, backtest_line
+from isolaw.report.text.prediction import after_backtest, backtest_failed, backtest_line
 from isolaw.runs import Runs
 from isolaw.store import SweepStore
 from isolaw.store.sweep import SavedResponses
@@ -117,7 +117,8 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
     sections = [section for section in results if isinstance(section, PageSection)]
     texts = []
     if study.law and budgets:
-        texts = [budget_texts(p, study.law, budgets) for p in budgets.predictions]
+        predictions = [after_backtest(p, facts.backtest) for p in budgets.predictions]
+        texts = [budget_texts(p, study.law, budgets) for p in predictions]
     fitted = study.fitted_rows()
     buys = law_charts.buys(study, budgets) if budgets and budgets.recommended and document else None
     charts = [*([buys] if buys else []), *(chart for section in sections for chart in section.charts)]

@@ -11,6 +11,7 @@ from isolaw.evidence import amount, in_reward, interval, number, share
 from isolaw.fits.allocations import INTERVALS, comparable_compute, reached_compute
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
+from isolaw.fits.next_step import NextStep
 from isolaw.report.document import Caution, Document, Passage, Stanza, Table, TableCell
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
@@ -300,7 +301,7 @@ def _largest_hours(prediction: Prediction) -> str:
     return f"{digits}{'gpuh' if of_gpus else 'h'}"
 
 
-def best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def _best_rule(result: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Return the name and the result of the simple rule with the lowest mean loss."""
     losses_of_rule = {rule: losses for rule, losses in result["rules"].items() if rule != "isolaw"}
     return min(losses_of_rule.items(), key=lambda item: item[1]["mean_loss"])
@@ -310,17 +311,39 @@ def backtest_failed(result: Mapping[str, Any] | str) -> bool:
     """Return whether a simple rule beat isolaw's choices by more than the tolerance and the noise."""
     if isinstance(result, str):
         return False
-    against = best_rule(result)[1]["against_isolaw"]
+    against = _best_rule(result)[1]["against_isolaw"]
     return bool(
         -against["difference"]
         > max(result["tolerance"], _STANDARD_ERRORS * (against["standard_error"] or 0.0))
     )
 
 
+def after_backtest(prediction: Prediction, backtest: Mapping[str, Any] | str) -> Prediction:
+    """Return the prediction; if a simple rule did better, its next step is not to spend the budget.
+
+    The step stays if it trains other runs, or if the rule chooses the same n (or B_p).
+    """
+    best, document = prediction.allocation, prediction.document
+    if best is None or document is None or prediction.step is not None or isinstance(backtest, str):
+        return prediction
+    if not backtest_failed(backtest):
+        return prediction
+    (rule, result), symbol = _best_rule(backtest), SYMBOL_OF[document.axis]
+    recommended: int = getattr(best, document.axis)
+    judged = result["allocations"][-1][0][document.axis != "problems_per_batch"]
+    choices = {"best measured": "best_measured", "IsoFLOP": "isoflop"}
+    level = round(prediction.rules.get(choices.get(rule, ""), judged))
+    if level == recommended:
+        return prediction
+    rival = f"{symbol} = {level:,}, the choice of the rule {rule!r}, and {symbol} = {recommended:,}"
+    what = f"Do not spend the budget yet: train one more seed of {rival}."
+    return replace(prediction, step=NextStep(what, "The rule did better in the backtest."))
+
+
 def _failure_warning(result: Mapping[str, Any] | str) -> str:
     if not backtest_failed(result) or isinstance(result, str):
         return ""
-    rule = best_rule(result)[0]
+    rule = _best_rule(result)[0]
     return f" Do not rely on it: in the backtest of these runs, the simple rule {rule!r} did better."
 
 

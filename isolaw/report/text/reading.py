@@ -21,7 +21,6 @@ from isolaw.runs import Runs, listed
 
 _METRICS_SHOWN = 2
 _NAMES_SHOWN = 4
-_SETTINGS_SHOWN = 12
 # For each status: the text in the table, the text after "1", and the text after a larger number.
 _STATUSES = {
     LogStatus.READY: ("ready", "is ready", "are ready"),
@@ -101,19 +100,13 @@ def _how_to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
     It saves the values next to the logs, unless there is a file already or no one place for it. A second line
     names the placeholders that the user must fill in.
     """
-    words_needed = proposed(reading.candidates, reading.sources).options()
-    options = list(zip(words_needed[::2], words_needed[1::2], strict=True))
-    if not options:
+    options, left_out = proposed(reading.candidates, reading.sources)
+    if not options.options():
         return []  # isolaw's own runs need no settings: --only selects among them
     file, _ = place(reading.sources) or (None, [])
-    saves = file is not None and not os.path.lexists(file)
-    settings = [option for option in options if option[0] == "--set"]
-    left_out = settings[_SETTINGS_SHOWN:]
-    shown_words = [word for option in options if option not in left_out for word in option]
-    command = commands.read_again(words, [*shown_words, *(["--save"] if saves else [])])
-    lines = [f"To read these logs: {command}"]
-    if left_out:
-        lines.append(f"  Left out: {len(left_out)} more --set; --name-pattern reads values from names.")
+    saves = file is not None and not os.path.lexists(file) and not left_out
+    command = commands.read_again(words, [*options.options(), *(["--save"] if saves else [])])
+    lines = [f"To read these logs: {command}", *([f"  {left_out}."] if left_out else [])]
     if command.placeholders:
         lines.append(f"  Fill in {listed(command.placeholders, _NAMES_SHOWN)} there.")
         lines[-1] += f" --save writes the options to {file}, which all commands find." if saves else ""
