@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import shutil
@@ -144,7 +145,8 @@ def _resolved(spec: SweepSpec, store: SweepStore, continued: bool) -> ResolvedSw
     existing, damaged = store.specs() if store.exists else ({}, {})
     _check_directory(store, spec, runs, list(existing.values()))
     run_ids = {run.run_id for run in runs}
-    is_part = continued and _is_part(spec, store)
+    before = _stored_spec(store) if continued else None
+    is_part = before is not None and _is_part(spec, before)
     if is_part:
         notes.append("this command runs a part of the sweep, whose own grid and compute do not change")
     adaptive = Adaptive.open(spec, runs, store) if is_race else None
@@ -158,7 +160,9 @@ def _resolved(spec: SweepSpec, store: SweepStore, continued: bool) -> ResolvedSw
         for run_id, cause in sorted(damaged.items())
     ]
     if continued and not is_part and adaptive is None:
-        runs += [run for run_id, run in existing.items() if run_id not in run_ids]
+        least = spec.sweep.compute if before is not None and spec.sweep.compute > before.sweep.compute else 1
+        others = [run for run_id, run in existing.items() if run_id not in run_ids]
+        runs += [run.model_copy(update={"compute": max(run.compute, least)}) for run in others]
     unfinished, remaining_rollouts, begun_count, again = [], 0, 0, 0
     for run in runs:
         stored = store.run(run.run_id)
@@ -208,12 +212,15 @@ def _disk_notes(store: SweepStore, unfinished: Sequence[RunSpec]) -> list[str]:
     return [note] if sum(sizes) > free else []
 
 
-def _is_part(spec: SweepSpec, store: SweepStore) -> bool:
-    """Return whether the directory's stored sweep has runs, or rollouts of runs, that ``spec`` lacks."""
-    try:
-        stored = store.read_spec()
-    except Damaged:
-        return False
+def _stored_spec(store: SweepStore) -> SweepSpec | None:
+    """Return the directory's stored sweep, or None if it is damaged."""
+    with contextlib.suppress(Damaged):
+        return store.read_spec()
+    return None
+
+
+def _is_part(spec: SweepSpec, stored: SweepSpec) -> bool:
+    """Return whether the ``stored`` sweep has runs, or rollouts of runs, that ``spec`` lacks."""
     old, new = ({**s.grid.model_dump(), "seeds": s.sweep.seeds} for s in (stored, spec))
     is_shorter = stored.sweep.compute > spec.sweep.compute
     return is_shorter or any(not set(old[key]) <= set(new.get(key, ())) for key in old)

@@ -264,8 +264,13 @@ def with_command(step: NextStep, document: LawDocument) -> NextStep:
         return step
     from isolaw.store import SweepStore
 
-    spec = SweepStore(sweep).read_spec()
-    seed = max(spec.sweep.seeds) + 1 if step.runs[0].another_seed else spec.sweep.seeds[0]
+    store = SweepStore(sweep)
+    spec, first_run = store.read_spec(), step.runs[0]
+    trained = {run.seed for run in store.specs()[0].values() if run.shape == first_run.key}
+    seed = min(trained, default=spec.sweep.seeds[0])
+    if first_run.another_seed:  # runs of one seed share their problems, so seeds of other runs go first
+        new_seeds = [seed for seed in spec.sweep.seeds if seed not in trained]
+        seed = new_seeds[0] if new_seeds else max({*spec.sweep.seeds, *trained}) + 1
     changes: dict[str, Any] = {
         "grid.problems_per_batch": batches, "grid.rollouts_per_problem": n_values, "sweep.seeds": [seed],
         "sweep.compute": max(run.steps * run.batch_rollouts for run in step.runs),

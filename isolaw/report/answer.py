@@ -244,6 +244,11 @@ def answer(
 
 def refuse_law(source: object, compute: float | str) -> None:
     """Raise `DataError` if ``source`` is a law's file, and name the command that predicts from the law."""
-    if isinstance(source, str | os.PathLike) and is_law(Path(source)):
-        command = commands.predict(str(source), compute)
+    if not isinstance(source, str | os.PathLike):
+        return
+    law = Path(source)
+    if law.is_dir() and {path.suffix for path in law.iterdir()} <= {".json", ".parquet", ".html"}:
+        law /= "law.json"  # a folder that an answer wrote
+    if is_law(law):
+        command = commands.predict(str(law), compute)
         raise DataError(f"{source}: a law, which has no runs; to predict from it: {command}")

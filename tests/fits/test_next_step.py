@@ -14,11 +14,13 @@ import pytest
 from shared_laws import REACH, SharedLaws
 
 import isolaw
+from isolaw import engine
 from isolaw.cli import run
 from isolaw.errors import InputError
 from isolaw.fits.allocations import reached_compute
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
+from isolaw.fits.next_step import NextStep, RunsToTrain, with_command
 from isolaw.report.text.prediction import _verdict as verdict
 from isolaw.report.text.prediction import at_the_end
 from isolaw.step_cost import Cost, CostOrigin, StepPart
@@ -176,3 +178,20 @@ def test_the_answer_is_settings_of_the_trainer(synthetic: Make) -> None:
     assert prediction.overrides.endswith(f"trainer.total_training_steps={prediction.M}")
     assert f"veRL: {prediction.overrides}" in str(prediction).splitlines()
     assert prediction.to_dict()["overrides"] == prediction.overrides
+
+
+def test_another_seed_is_one_that_the_configuration_lacks(
+    shared: SharedLaws, tiny: Any, tmp_path: Path
+) -> None:
+    document = replace(shared.law("surface B_p").document, sources=(str(tmp_path),))
+
+    def command(n: int) -> str:
+        step = NextStep("", runs=(RunsToTrain(8, n, 0, 100, another_seed=True),))
+        return with_command(step, document).command
+
+    engine.sweep(tiny(), tmp_path)
+    part = tiny(sweep={"seeds": [5], "compute": 10_000}, grid={"rollouts_per_problem": [4]})
+    list(engine.execute(engine.resolve_sweep(part, tmp_path, continued=True), tmp_path))
+    assert "sweep.seeds=[2]" in command(2)
+    assert "sweep.seeds=[6]" in command(4)
+    assert "sweep.seeds=[0]" in command(16)
