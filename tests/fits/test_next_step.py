@@ -192,6 +192,6 @@ def test_another_seed_is_one_that_the_configuration_lacks(
     engine.sweep(tiny(), tmp_path)
     part = tiny(sweep={"seeds": [5], "compute": 10_000}, grid={"rollouts_per_problem": [4]})
     list(engine.execute(engine.resolve_sweep(part, tmp_path, continued=True), tmp_path))
-    assert "sweep.seeds=[2]" in command(2)
+    assert "sweep.seeds=[2]" in command(16)
     assert "sweep.seeds=[6]" in command(4)
-    assert "sweep.seeds=[0]" in command(16)
+    assert "sweep.seeds=[0]" in command(2)
