@@ -247,8 +247,9 @@ def refuse_law(source: object, compute: float | str) -> None:
     if not isinstance(source, str | os.PathLike):
         return
     law = Path(source)
-    if law.is_dir() and {path.suffix for path in law.iterdir()} <= {".json", ".parquet", ".html"}:
-        law /= "law.json"  # a folder that an answer wrote
+    names = ("law.json", "law-*.draws.parquet", "report.html")  # what an answer writes to a folder
+    if law.is_dir() and all(any(map(path.match, names)) for path in law.glob("*")):
+        law /= "law.json"
     if is_law(law):
         command = commands.predict(str(law), compute)
         raise DataError(f"{source}: a law, which has no runs; to predict from it: {command}")

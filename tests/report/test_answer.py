@@ -119,6 +119,18 @@ def test_the_gain_is_the_difference_of_rewards_drawn_together(found: Answer) -> 
     assert low <= truth[0] - truth[1] <= high
 
 
+def test_a_folder_of_a_law_alone_is_named_and_a_law_beside_logs_is_not_in_their_way(
+    found: Answer, tmp_path: Path
+) -> None:
+    found.law.save(tmp_path / "law.json")
+    with pytest.raises(DataError, match="a law, which has no runs"):
+        isolaw.answer(tmp_path, 5e5, draws=20)
+    (tmp_path / "trainer_state.json").write_text("{}")
+    with pytest.raises(DataError) as error:
+        isolaw.answer(tmp_path, 5e5, draws=20)
+    assert "a law, which has no runs" not in str(error.value)
+
+
 def test_within_the_runs_there_is_no_larger_budget(found: Answer) -> None:
     own = isolaw.answer(found.study.runs, 5e5, draws=20)
     assert own.gain is None
