@@ -49,7 +49,7 @@ _SEEDS = 2
 _MOST_SHARE = 0.8  # of the budget, on the sweeps: the final run needs the rest
 _BUDGET_ROUNDS = 4
 _RACE_SPEND = 0.35  # of the race, as a share of its grid
-_LEAST_RUNS = 3.3  # runs to the target that a race pays for: three are the fewest
+_SPARE_RUNS = 0.3  # of a run to the target, that the race can pay for beyond one run of each n it starts
 _LR_DIVISOR = 20  # the lr is searched with runs to this part of the grid's compute
 _LR_STEPS = 40
 _LR_RUNS = _SEEDS * (5 + 2 * 3)
@@ -279,11 +279,17 @@ def _sweeps(point: StartingPoint, backend: str, cost: Cost | None) -> tuple[Firs
         "grid": {
             "sweep": {"backend": backend, "compute": compute, "seeds": _SEEDS},
             "grid": {"problems_per_batch": [problems], "rollouts_per_problem": levels},
-            "design": {"kind": "race", "spend": max(_RACE_SPEND, _LEAST_RUNS / (_SEEDS * len(levels)))},
+            "design": {"kind": "race", "spend": _race_spend(len(levels))},
             "recipe": {"lr": lr},
         },
     }
     return tuple(FirstSweep(name, {**sections, **common}, cost) for name, sections in files.items())
+
+
+def _race_spend(levels: int) -> float:
+    """Return the spend of a race over this many n: even if it drops none, all that it starts reach C."""
+    started = math.ceil(levels / 2) if levels == len(_FACTORS) else levels  # every second of five n
+    return max(_RACE_SPEND, (started + _SPARE_RUNS) / (_SEEDS * levels))
 
 
 def _lr_search(case: Case, b: int, levels: Sequence[int], compute: int) -> tuple[int, int, int]:

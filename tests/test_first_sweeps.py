@@ -12,6 +12,9 @@ import pytest
 
 import isolaw as package
 from isolaw import SweepSpec, advise, engine
+from isolaw.design.decisions import Request
+from isolaw.design.directory import race_of
+from isolaw.design.race import RUNGS
 from isolaw.errors import DataError, InputError
 from isolaw.preview import Preview
 
@@ -38,6 +41,9 @@ def test_every_sweep_is_within_its_limits(limits: dict[str, int]) -> None:
         levels = grid.spec.grid.rollouts_per_problem
         assert all(after == 2 * before for before, after in pairwise(levels))
         assert len(levels) >= 3
+        race = race_of(grid.spec, grid.runs)  # which may drop no n
+        started = [cell for rung in range(len(RUNGS)) for cell in race._entering(rung)]
+        assert sum(Request(*cell, 0, race.target).rollouts for cell in started) <= race.spend
     assert advise(1000, "easy", 7).sweeps == ()
     assert advise(1e6, max_batch_rollouts=40).sweeps == ()
 
