@@ -40,7 +40,7 @@ from isolaw.fits.predict import seconds_of
 from isolaw.preview import read_cost, remaining_cost, share_of_grid
 from isolaw.registry import Shown, traits
 from isolaw.resolve import new_runs, resolved_run
-from isolaw.step_cost import Cost, Spent, is_hours
+from isolaw.step_cost import Cost, Spent, is_hours, parse_rollouts
 
 _BASE_LR = 1e-6  # at B = 1,024, for language models (arXiv 2603.12151, App. A)
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the starting point's n in the grid, and of the lr that are tried
@@ -222,7 +222,8 @@ def advise(
     cost_model = None if cost is None else read_cost(cost)
     is_hours_budget = isinstance(budget, str) and is_hours(budget)
     arguments: dict[str, Any] = {
-        "budget": 1e6 if is_hours_budget else budget, "difficulty": difficulty,
+        "budget": 1e6 if is_hours_budget else parse_rollouts(budget, ", or with a cost hours"),
+        "difficulty": difficulty,
         "model_size": cost_model.billions if model_size is None and cost_model else model_size,
         "max_batch_rollouts": max_batch_rollouts, "n_train_problems": n_train_problems, "backend": backend,
     }  # fmt: skip

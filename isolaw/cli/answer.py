@@ -48,12 +48,9 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
     only you know. isolaw then lists the missing values as isolaw read does.
     """
     import isolaw
-    from isolaw.report.answer import refuse_law
 
     compute, limits = options["compute"], shared.limits_of(options)
     files = _output_files(out) if out is not None else None
-    for source in sources:
-        refuse_law(source, compute)
     with stages() as progress:
         progress("reading")
         reading = shared.read_to_fit(sources, options)
@@ -142,7 +139,7 @@ def _parse_size(_: click.Context, option: click.Parameter, text: str | None) -> 
 
 @click.command(cls=ShortHelp)
 @click.option(
-    "--compute", "--budget", "budget", type=shared.BudgetOption(), required=True,
+    "--compute", "--budget", "budget", type=shared.BudgetOption(), required=True, metavar="1M|1344gpuh",
     help="Budget for the sweeps and the final run: rollouts, or with --cost GPU hours (1344gpuh) or hours.",
 )  # fmt: skip
 @click.option(

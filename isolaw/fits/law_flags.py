@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from isolaw.evidence import amount, in_reward
+from isolaw.fits.allocations import reached_compute
 from isolaw.fits.document.schema import CurveEntry, LawDocument
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import NStarPath
@@ -59,7 +60,8 @@ def _interval_flags(document: LawDocument) -> Iterator[Flag]:
         yield Flag(Code.LONE_RUNS, text)
     if document.surface is not None and 0 < document.surface.effective < FEW:
         text = (
-            f"only {document.surface.effective:.0f} draws describe the runs, so isolaw widens the intervals"
+            f"draws describe the runs only as well as {document.surface.effective:.2g} would, so isolaw "
+            "widens the intervals"
         )
         yield Flag(Code.LACK_OF_FIT, text)
 
@@ -75,10 +77,12 @@ def _n_star_flags(path: NStarPath, document: LawDocument, scale: float) -> Itera
         yield Flag(Code.GRID_EDGE, text)
     uncompared = [point.x for point in document.frontier if "neighbour" in point.censored_by]
     if uncompared:
-        fault = f"fewer than three {n} were"
+        text = f"from {symbol} = {amount(min(uncompared))} to {amount(max(uncompared))}, "
         if document.method == "paper":
-            fault = f"no neighboring {n} was"
-        text = f"{fault} measured from {symbol} = {amount(min(uncompared))} to {amount(max(uncompared))}"
+            text += f"no neighboring {n} was measured"
+        else:
+            reach = reached_compute(document.grid) * scale
+            text += f"{n}* is not known: fewer than three {n} ran past {symbol} = {amount(reach)}"
         yield Flag(Code.CENSORED, text)
     if not document.comparison.monotone:
         yield Flag(Code.NOT_MONOTONE, f"{n}* falls at larger budgets, which a monotone law cannot describe")

@@ -166,9 +166,8 @@ def _flag_edges(grid: Floats, best: Ints, document: LawDocument, flags: list[Fla
     elif is_bottom[0]:
         text = f"the best {n} may be smaller than {bottom:g}, the smallest measured {n}"
     elif top == largest and is_top.size > 1 and is_top[1:].mean() > _EDGE_SHARE:
-        text = (
-            f"in {100 * is_top[1:].mean():.0f} % of draws, {n}* is {top:g}, the largest measured {n}, or more"
-        )
+        text = f"in {100 * is_top[1:].mean():.0f} % of draws, {n}* is at least {top:,g}"
+        text += f", the largest measured {n}"
     else:
         return
     flags.append(Flag(Code.GRID_EDGE, text))

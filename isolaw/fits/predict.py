@@ -191,7 +191,7 @@ def _extrapolation_flags(document: LawDocument, budget: int, times: float) -> li
     )
     symbol, flags = SYMBOL_OF[document.axis], []
     if budget >= _LEAST_BEYOND * longest_end:
-        text = f"this budget is {number(float(f'{budget / longest:.2g}'))}× the longest run"
+        text = f"this budget is {number(float(f'{budget / longest:.3g}'))}× the longest run"
         flags.append(Flag(Code.EXTRAPOLATION, text))
     if times > INTERVALS:
         reach = reached_compute(document.grid)

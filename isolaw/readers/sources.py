@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from isolaw import commands
 from isolaw.errors import DataError, Wording, shown
 from isolaw.files import Walk, is_utf8, natural, open_file
 from isolaw.metrics import is_reward
@@ -51,6 +53,7 @@ def _no_history_reason(path: Path, head: bytes) -> tuple[str, str] | None:
 
 
 _TEXT_SUFFIXES = {".log", ".out", ".txt"}
+_LAW = re.compile(rb'\s*\{\s*"format":\s*"isolaw\.law/')
 _MAX_LISTED = 1_000  # files that are not logs
 _MAX_NAMED = 3
 
@@ -117,7 +120,7 @@ class Search:
             if self.options.names_columns:
                 columns = columns_of(path, head)
                 is_usable = columns and not columns_needed(self.options, columns)
-            elif not is_usable:
+            elif not is_usable and not _LAW.match(head):
                 columns = columns_of(path, head)
                 if _has_runs(columns) or (path.suffix in _TEXT_SUFFIXES and is_console(head)):
                     self.tables.append(path)
@@ -185,6 +188,8 @@ def search(sources: Sequence[str | Path], option_sets: Sequence[HowToRead] = ())
             if path.is_dir():
                 result.add_directory(path)
             else:
+                if law := _law_hint(path):
+                    raise DataError(law)
                 result.sources.append(_source_of_file(path, result.containers, options.format != "auto"))
         if len(result.sources) == source_count and (result.tables or result.incomplete_tables):
             result.use_tables()
@@ -196,6 +201,7 @@ def search(sources: Sequence[str | Path], option_sets: Sequence[HowToRead] = ())
                 f"{source}: found no log and no sweep.json ({skipped:,} file{'' if skipped == 1 else 's'} "
                 f"searched); expected {expected}"
             )
+            misses += [law] if (law := _law_hint(Path(source) / "law.json")) else []
     if not result.sources:
         raise DataError(Wording(misses[0], *("  " + text for text in misses[1:])))
     result.notes += [text.partition("; expected")[0] for text in misses]
@@ -253,6 +259,13 @@ def _source_of_file(path: Path, containers: Sequence[Container], is_forced: bool
     if is_forced:
         return LogSource(path, containers[0])
     return _classify(path, head, containers)
+
+
+def _law_hint(path: Path) -> str:
+    """Return that a file is a law, with the command that predicts from it; empty for any other path."""
+    if not (path.is_file() and _LAW.match(limits.start(path, HEAD))):
+        return ""
+    return f"{path}: a law, which has no runs; to predict from it: {commands.predict(str(path), '2x')}"
 
 
 def _has_runs(columns: list[str]) -> bool:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from isolaw.evidence import count
 from isolaw.readers.frameworks.base import Framework, Target
 from isolaw.readers.raw_log import RawLog
-from isolaw.readers.trainings import ROUNDED, Floats, count, mixing_problem, record_numbers, repeat_notes
+from isolaw.readers.trainings import ROUNDED, Floats, mixing_problem, record_numbers, repeat_notes
 
 _LARGEST_STEP = 2**40  # a larger number is not a step
 MOST_POINTS = 50_000  # of one metric

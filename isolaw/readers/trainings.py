@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from isolaw.commands import option
 from isolaw.errors import DataError
+from isolaw.evidence import count
 from isolaw.metrics import is_reward
 from isolaw.readers.names import RECIPE, RUN_NAMES, guess, is_step, plain
 from isolaw.readers.raw_log import RawLog, Series
@@ -413,8 +414,3 @@ def repeat_notes(differing: int, same: int) -> list[str]:
     different = f"{count(differing, 'step')} repeated with other values; isolaw kept the later values"
     identical = f"{count(same, 'step')} repeated with the same values; isolaw counts them once"
     return [*([different] if differing else []), *([identical] if same else [])]
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with the name of what it counts, in the plural unless it is 1."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -6,7 +6,6 @@ of its own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,11 +14,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pandas as pd
 
-from isolaw import commands
 from isolaw.arguments import checked
-from isolaw.errors import DataError, Refused
+from isolaw.errors import Refused
 from isolaw.evidence import Interval, Quantity, Simulated
-from isolaw.fits.document.files import is_law
 from isolaw.fits.gain import Gain, gain
 from isolaw.fits.law import Law
 from isolaw.fits.next_step import NextStep
@@ -223,7 +220,6 @@ def answer(
     True
     """
     progress("reading", 0.0)
-    refuse_law(source, compute)
     runs = as_runs(source, metric, **reading)
     fit_options: dict[str, Any] = {"metric": metric, "eval_set": eval_set, "hold": hold}
     fit_options |= {"where": full_names(where or {}), "draws": draws, "seed": seed}
@@ -240,16 +236,3 @@ def answer(
     prediction = after_backtest(prediction, result)
     nearest = largest_with_recommendation(law, prediction, **limits)
     return Answer(prediction, fitted, result, gain(law, prediction, **limits), nearest, limits)
-
-
-def refuse_law(source: object, compute: float | str) -> None:
-    """Raise `DataError` if ``source`` is a law's file, and name the command that predicts from the law."""
-    if not isinstance(source, str | os.PathLike):
-        return
-    law = Path(source)
-    names = ("law.json", "law-*.draws.parquet", "report.html")  # what an answer writes to a folder
-    if law.is_dir() and all(any(map(path.match, names)) for path in law.glob("*")):
-        law /= "law.json"
-    if is_law(law):
-        command = commands.predict(str(law), compute)
-        raise DataError(f"{source}: a law, which has no runs; to predict from it: {command}")

@@ -46,10 +46,11 @@ def test_a_sweep_and_its_law(isolaw: Call, directory: Path, tmp_path: Path) -> N
     )
     assert f"n\u00a0=\u00a0{n}, B_p" in page.read_text()
     # A law has no runs.
-    code, stdout, stderr = isolaw("answer", law, "--compute", "2M")
-    assert (code, stdout) == (2, "")
-    command = f"isolaw predict {law} --compute 2000000"
-    assert stderr == f"isolaw: {law}: a law, which has no runs; to predict from it: {command}\n"
+    for words in (["answer", law, "--compute", "2M"], ["fit", law], ["report", law]):
+        code, stdout, stderr = isolaw(*words)
+        assert (code, stdout) == (2, "")
+        command = f"isolaw predict {law} --compute 2x"
+        assert stderr == f"isolaw: {law}: a law, which has no runs; to predict from it: {command}\n"
 
 
 @pytest.mark.parametrize("head", ["step,acc,loss", "step,x,loss", "iteration,n,group", "a,b,c"])

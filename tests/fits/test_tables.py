@@ -66,7 +66,7 @@ def test_the_summary_survives_its_file(law: Law, tmp_path: Any) -> None:
     path = law.save(tmp_path / "law.json")
     text = law.summary()
     assert "\navg@4 on validation, fitted to " in text
-    assert "\nn*, the n with the highest reward, is " in text
+    assert "\nn*, the n of 8–512 with the highest reward, is " in text
     assert Law.load(path).summary() == text
 
 
@@ -77,6 +77,6 @@ def test_notebooks_show_tables_that_escape_their_text(law: Law, synthetic: Calla
         assert value._repr_html_().startswith("<")
     assert "a &lt;b&gt;note" in runs._repr_html_()
     assert "<td>512</td>" in runs._repr_html_()
-    assert "n*, the n with the highest reward, is " in law._repr_html_()
+    assert "n*, the n of 8–512 with the highest reward, is " in law._repr_html_()
     assert "Expected loss" in law.predict(1e6)._repr_html_()
     assert "isolaw recommends no allocation" in law.predict(1e9)._repr_html_()

@@ -86,8 +86,8 @@ def ends(document: LawDocument) -> str:
     """
     known = [p for p in document.frontier if p.n_star.status != "not_identified"] or document.frontier
     texts = [f"{star(p.n_star)} at {symbol(document)} = {number(p.x)}" for p in (known[0], known[-1])]
-    n = SYMBOL_OF[document.axis]
-    return f"{n}*, the {n} with the highest reward, is {' and '.join(texts)}."
+    n, levels = SYMBOL_OF[document.axis], [entry.level(document.axis) for entry in document.grid]
+    return f"{n}*, the {n} of {min(levels)}–{max(levels)} with the highest reward, is {' and '.join(texts)}."
 
 
 def star(n_star: Quantity) -> str:

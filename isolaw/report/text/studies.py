@@ -90,10 +90,12 @@ _RULE_FORMULAS = {"sqrt": "√(B_p · n)", "sqrt_problems": "√B_p", "linear": 
 def targets(result: TargetStudy) -> Document:
     """Return the document: the critical batch, the learning rate, and the rollouts of every configuration."""
     targets = ", ".join(f"{target:g}" for target in result.targets)
-    has_intervals = result.critical or result.lr or any(row.rollouts.interval for row in result.rows)
-    intervals_note = "There are no intervals, which require a fit over several B_p."
-    if has_intervals:
+    is_repeated = any(row.rollouts.interval for row in result.rows)
+    intervals_note = "There are no intervals, which require several seeds of a configuration."
+    if result.critical or result.lr or (is_repeated and len(result.targets) == 1):
         intervals_note = "Ranges are 95 % intervals."
+    elif is_repeated:
+        intervals_note = "With a single target, isolaw also prints 95 % intervals."
     introduction = f"Rollouts to reach {result.metric} = {targets} on {result.eval_set}. {intervals_note}"
     passages = [Passage("", [introduction])]
     if result.critical:

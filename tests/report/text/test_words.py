@@ -95,7 +95,7 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     assert first.startswith("avg@4 on validation, fitted to 12 runs with n = 8, 32, 128, 512 and B_p = 32.")
     assert "isolaw holds B_p fixed." in first
     at = [f"{law_text.star(p.n_star)} at C = {numbers.number(p.x)}" for p in document.frontier]
-    assert ends == f"n*, the n with the highest reward, is {at[0]} and {at[-1]}."
+    assert ends == f"n*, the n of 8–512 with the highest reward, is {at[0]} and {at[-1]}."
     assert "(95 % bound)" in at[-1]
     overtakes = [line for line in rest if "overtakes" in line]
     assert [line.split(" at ")[0] for line in overtakes] == [
