@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isolaw.errors import IsolawError, Refused
+from isolaw.errors import InputError, IsolawError, Refused
 from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.health import DIAGNOSTICS
@@ -93,8 +93,10 @@ class FittedRuns:
         for divisor in _BACKTEST_SHARES:
             try:
                 return backtest(runs, horizon(document.grid) / divisor, progress=progress, **keywords)
+            except InputError:
+                reason = "some n have no checkpoint in the first half of the compute"
             except IsolawError as error:
-                reason = reason or str(error)
+                reason = str(error)
         return reason
 
     @property

@@ -191,7 +191,7 @@ def _recommended(predictions: list[Prediction], fit_below: float, budgets: Float
 def _no_allocation(fit_below: float, budgets: Floats) -> Refused:
     return Refused(
         f"from checkpoints up to {number(fit_below)}, isolaw recommends no allocation for "
-        f"{number(budgets[-1])}; choose a larger fit_below"
+        f"{number(budgets[-1])}"
     )
 
 
