@@ -85,9 +85,11 @@ def test_a_run_that_never_was_with_the_others_leaves_its_configuration(synthetic
     runs = synthetic(GRID, noise=0.003)
     table = runs.to_pandas()
     table.loc[table["run_id"] == "32x16s1", "value"] = 0.0
-    kept, found = collapses.cut_collapsed(configurations(Runs(table, runs.attributes)))
+    given = configurations(Runs(table, runs.attributes))
+    kept, found = collapses.cut_collapsed(given)
     assert [result.compute for result in found] == [0.0]
     assert [c.seeds for c in kept] == [(0, 1, 2), (0, 2), (0, 1, 2), (0, 1, 2)]
+    assert kept[1].reward.tolist() == given[1].reward[given[1].run != 1].tolist()
 
 
 @pytest.mark.slow
