@@ -120,18 +120,18 @@ def test_one_answer(synthetic: Make, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.splitlines()[:3] == verdict(at_the_end(law))
     python = law.predict(2.5e6)
     assert python.allocation.batch_rollouts <= 4096
+    answer = isolaw.answer(runs, 2.5e6, draws=20)
     answers = [
         printed("predict", str(file)),
         printed("answer", str(table), "--draws", "20"),
         printed("report", str(table), "--draws", "20", "--out", str(tmp_path / "r.html"))["prediction"],
-        isolaw.answer(runs, 2.5e6, draws=20).to_dict(),
+        answer.to_dict(),
         python.to_dict(),
     ]
     names = ("rollouts_per_problem", "problems_per_batch", "steps", "expected_loss", "epochs", "next")
     for one in answers:
         assert {name: one[name] for name in names} == {name: answers[0][name] for name in names}
-    lines = isolaw.answer(runs, 2.5e6, draws=20).lines()
-    assert lines[:3] == str(python).splitlines()[:3]
+    assert answer.lines()[:3] == str(python).splitlines()[:3]
 
 
 @pytest.mark.parametrize("name", ["surface B_p", "surface B"])
