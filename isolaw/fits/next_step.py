@@ -176,7 +176,8 @@ def worth_running(
         why = f"No run has the recommended n = {recommended.rollouts_per_problem:,} yet."
     else:
         fraction = 100 * float((advantage[:, k] > 0).mean())
-        why = f"It beats n = {recommended.rollouts_per_problem:,} in {fraction:.0f} % of draws."
+        rival = "It" if runs[0].key == candidates[k].key else f"n = {candidates[k].rollouts_per_problem:,}"
+        why = f"{rival} beats n = {recommended.rollouts_per_problem:,} in {fraction:.0f} % of draws."
         if candidates[k].rollouts_per_problem == recommended.rollouts_per_problem:
             why = f"B_p = {candidates[k].problems_per_batch:,} is better in {fraction:.0f} % of draws."
     remaining = amount(purse.budget - step.spent) + f" {purse.unit}"
@@ -195,7 +196,7 @@ def _cheapest_runs(
     """Return the cheapest runs that compare ``rival`` with the ``best`` configuration; empty if none fits.
 
     It is a new run to the compute that three n reached, which is ``reach``, or two longer runs if the budget
-    is far beyond it, or one more seed.
+    is far beyond it, or one more seed of the one with fewer runs.
     """
     entry, best_entry = grid.get(rival.key), grid.get(best.key)
     most = SHARE * budget  # in the unit of the budget
@@ -209,7 +210,9 @@ def _cheapest_runs(
     longer = [_run(cell, _longest_steps(e), int(most / len(pairs) / cell.step_cost)) for cell, e in pairs]
     if all(run.steps >= 2 * run.start for run in longer):  # far beyond the runs: extend them
         return _if_long_enough(longer)
-    run = _run(rival, 0, min(steps, _longest_steps(entry)))
+    cell, cell_entry = min(pairs, key=lambda pair: pair[1].runs)  # its seeds say the least so far
+    steps = int(min(most, reach / cell.rate) / cell.step_cost + 1e-9)
+    run = _run(cell, 0, min(steps, _longest_steps(cell_entry)))
     return _if_long_enough([replace(run, another_seed=True)])
 
 
@@ -253,6 +256,18 @@ def three_longer_runs(
     if step.spent > purse.budget:
         why += " This takes more than the budget."
     return replace(step, why=why)
+
+
+def one_more_seed(document: LawDocument, best: Allocation, level: int) -> tuple[RunsToTrain, ...]:
+    """Return runs of the ``best`` configuration and of that with this n (or B_p); empty if one never ran."""
+    same_batch_last = sorted(document.grid, key=lambda e: e.problems_per_batch == best.problems_per_batch)
+    entries = {entry.level(document.axis): entry for entry in same_batch_last}
+    levels = sorted({level, getattr(best, document.axis)})
+    if not entries.keys() >= set(levels):
+        return ()
+    return tuple(
+        replace(_run(e, 0, _longest_steps(e)), another_seed=True) for e in map(entries.get, levels) if e
+    )
 
 
 def with_command(step: NextStep, document: LawDocument) -> NextStep:

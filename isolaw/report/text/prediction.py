@@ -11,7 +11,7 @@ from isolaw.evidence import amount, in_reward, interval, number, share
 from isolaw.fits.allocations import INTERVALS, comparable_compute, reached_compute
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
-from isolaw.fits.next_step import NextStep
+from isolaw.fits.next_step import NextStep, one_more_seed
 from isolaw.report.document import Caution, Document, Passage, Stanza, Table, TableCell
 from isolaw.report.text import costs
 from isolaw.report.text import law as law_text
@@ -140,7 +140,7 @@ def answer_lines(
     """Return the `_verdict` of an answer and five more lines at most; the arguments are its parts."""
     answer_line, *others = _verdict(prediction)
     law = _law(prediction)
-    lines = [f"{answer_line}{_failure_warning(backtest)}", *others]
+    lines = [f"{answer_line}{_failure_warning(prediction, backtest)}", *others]
     if prediction.options:
         lines += [line for line in (cost_line(prediction), _gain_sentence(prediction, bought)) if line]
         lines.append(" ".join(filter(None, (_optimum(prediction), rules(prediction)))))
@@ -318,33 +318,49 @@ def backtest_failed(result: Mapping[str, Any] | str) -> bool:
     )
 
 
+def _better_rule(prediction: Prediction, backtest: Mapping[str, Any] | str) -> tuple[str, int] | None:
+    """Return the simple rule that did better in the backtest, and what it chooses for this budget.
+
+    The result is None if no rule did, or if it chooses the recommended n (or B_p).
+    """
+    best, document = prediction.allocation, prediction.document
+    if best is None or document is None or isinstance(backtest, str) or not backtest_failed(backtest):
+        return None
+    rule, result = _best_rule(backtest)
+    judged = result["allocations"][-1][0][document.axis != "problems_per_batch"]
+    choices = {
+        "best measured": prediction.rules.get("best_measured"),
+        "IsoFLOP": prediction.rules.get("isoflop"),
+    }
+    if document.axis != "problems_per_batch" and prediction.compared is not None:
+        measured = max(entry.rollouts_per_problem for entry in document.grid)
+        choices["largest n"] = min(measured, prediction.compared[1])
+    level = round(choices.get(rule) or judged)
+    return None if level == getattr(best, document.axis) else (rule, level)
+
+
 def after_backtest(prediction: Prediction, backtest: Mapping[str, Any] | str) -> Prediction:
     """Return the prediction; if a simple rule did better, its next step is not to spend the budget.
 
     The step stays if it trains other runs, or if the rule chooses the same n (or B_p).
     """
-    best, document = prediction.allocation, prediction.document
-    if best is None or document is None or prediction.step is not None or isinstance(backtest, str):
+    better_rule, best = _better_rule(prediction, backtest), prediction.allocation
+    if better_rule is None or best is None or prediction.step is not None:
         return prediction
-    if not backtest_failed(backtest):
-        return prediction
-    (rule, result), symbol = _best_rule(backtest), SYMBOL_OF[document.axis]
-    recommended: int = getattr(best, document.axis)
-    judged = result["allocations"][-1][0][document.axis != "problems_per_batch"]
-    choices = {"best measured": "best_measured", "IsoFLOP": "isoflop"}
-    level = round(prediction.rules.get(choices.get(rule, ""), judged))
-    if level == recommended:
-        return prediction
+    (rule, level), document = better_rule, _law(prediction)
+    symbol, recommended = SYMBOL_OF[document.axis], getattr(best, document.axis)
     rival = f"{symbol} = {level:,}, the choice of the rule {rule!r}, and {symbol} = {recommended:,}"
     what = f"Do not spend the budget yet: train one more seed of {rival}."
-    return replace(prediction, step=NextStep(what, "The rule did better in the backtest."))
+    step = NextStep(what, "The rule did better in the backtest.", "", one_more_seed(document, best, level))
+    return replace(prediction, step=step)
 
 
-def _failure_warning(result: Mapping[str, Any] | str) -> str:
-    if not backtest_failed(result) or isinstance(result, str):
+def _failure_warning(prediction: Prediction, backtest: Mapping[str, Any] | str) -> str:
+    if (better_rule := _better_rule(prediction, backtest)) is None:
         return ""
-    rule = _best_rule(result)[0]
-    return f" Do not rely on it: in the backtest of these runs, the simple rule {rule!r} did better."
+    return (
+        f" Do not rely on it: in the backtest of these runs, the simple rule {better_rule[0]!r} did better."
+    )
 
 
 def backtest_line(result: Mapping[str, Any] | str, metric: str) -> str:
