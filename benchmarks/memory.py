@@ -177,7 +177,7 @@ def measure_on(
         on=device,
     )
     loss = _loss(trainer.frozen_policy("") if kl else None)
-    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in trainer.module.parameters())
+    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in trainer.model.parameters())
     out: dict[str, float] = {"tokens": rows * row_tokens, "parameters": parameters}
     for _ in range(2):
         if card:

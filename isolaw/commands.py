@@ -23,9 +23,7 @@ from isolaw.errors import Spelled, one_line, shown
 
 # Words that bash, dash and zsh leave as they are. zsh replaces =NAME with the path of a program.
 _BARE = re.compile(r"(?!.*(?:^|[=:])=)[A-Za-z0-9_@%+=:,./-]+")
-
-
-_LONGEST = 4096  # characters of a word; the limit on paths in common file systems
+_LONGEST_WORD = 4096  # characters; the limit on paths in common file systems
 
 
 class Word(str):
@@ -81,8 +79,8 @@ def quoted(words: Iterable[str]) -> str:
     '(no command, because one of its words has 10,000 characters: repeat yours with --metric)'
     """
     words = [*words]
-    if (longest := max(map(len, words), default=0)) > _LONGEST:
-        flags = ", ".join(text for text in words if text.startswith("--") and len(text) < _LONGEST)
+    if (longest := max(map(len, words), default=0)) > _LONGEST_WORD:
+        flags = ", ".join(text for text in words if text.startswith("--") and len(text) < _LONGEST_WORD)
         how = f"repeat yours with {shown(flags, str)}" if flags else "use Python"
         return f"(no command, because one of its words has {longest:,} characters: {how})"
     if (unsafe := next((text for text in words if one_line(text) != text or "\t" in text), None)) is not None:
@@ -151,7 +149,7 @@ def option(keyword: str, name: str, value: object) -> Spelled:
 
 def _given(keyword: str, value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return f"{keyword}={shown(text, str, _LONGEST)}"
+    return f"{keyword}={shown(text, str, _LONGEST_WORD)}"
 
 
 Printed = TypeVar("Printed", bound=Callable[..., _Command])
@@ -255,9 +253,10 @@ def rewrite_sweep(file: object, directory: object) -> _Command:
 
 
 @_printed
-def extend_sweep(directory: object, keys: Sequence[str]) -> _Command:
+def extend_sweep(directory: object, settings: Sequence[str]) -> _Command:
     """Return the command that adds runs to a sweep by changing keys of its file."""
-    return _isolaw("sweep", "--out", directory, *(each for key in keys for each in ("--set", key)))
+    words = (each for setting in settings for each in ("--set", setting))
+    return _isolaw("sweep", "--out", directory, *words)
 
 
 @_printed
@@ -266,7 +265,7 @@ def spend(file: object, batch: Sequence[int], budget: int) -> _Command:
     keys = ["problems_per_batch", "rollouts_per_problem"]
     settings = [f"grid.{key}=[{value}]" for key, value in zip(keys, batch, strict=True)]
     settings += [f"sweep.compute={budget}", "sweep.seeds=1", "design.kind=grid"]
-    words = (each for key in settings for each in ("--set", key))
+    words = (each for setting in settings for each in ("--set", setting))
     return _isolaw("sweep", path(file), "--out", unused("runs/final"), *words, "--dry-run")
 
 

@@ -52,7 +52,7 @@ _RACE_SPEND = 0.35  # of the race, as a share of its grid
 _SPARE_RUNS = 0.3  # of a run to the target, that the race can pay for beyond one run of each n it starts
 _LR_DIVISOR = 20  # the lr is searched with runs to this part of the grid's compute
 _LR_STEPS = 40
-_LR_RUNS = _SEEDS * (5 + 2 * 3)
+_LR_RUNS = _SEEDS * (len(_FACTORS) + 2 * len(_FACTORS[1:-1]))  # of the sweeps lr and batch
 # What only the user knows, in the file of a sweep.
 _PLACEHOLDER_SECTIONS: dict[str, dict[str, Any]] = {
     "real": {"problems": {"set": "problems"}, "real": {"model": "model"}},
@@ -115,10 +115,10 @@ class FirstSweep:
         question, instruction = _HEADS[self.name]
         fit = commands.fit([commands.unused(f"runs/{name}") for name in ("lr", "batch")], ["--retune", "lr"])
         to_set = {"real": "problems.set and real.model", "command": "problems.set, command.run and framework"}
-        placeholder = to_set.get(self.spec.sweep.backend)
+        unset_keys = to_set.get(self.spec.sweep.backend)
         comments = [
             f"isolaw advise, from published results: {question}",
-            *([f"Set {placeholder}."] if placeholder else []),
+            *([f"Set {unset_keys}."] if unset_keys else []),
             *([instruction.format(fit=fit)] if instruction else []),
             str(commands.sweep_file(path, self.directory)),
         ]
@@ -160,13 +160,13 @@ class Advice(StartingPoint, Shown):
         paths = [folder / f"{sweep.name}.toml" for sweep in self.sweeps]
         for path in paths:
             check_destination(path)
-        if conflicts := [str(path) for path in (folder, *paths) if path.is_symlink()]:
+        if links := [str(path) for path in (folder, *paths) if path.is_symlink()]:
             raise DataError(
-                f"{conflicts[0]}: is a link, through which isolaw writes no sweep; expected a new directory"
+                f"{links[0]}: is a link, through which isolaw writes no sweep; expected a new directory"
             )
-        if conflicts := [str(path) for path in paths if os.path.lexists(path)]:
+        if existing := [str(path) for path in paths if os.path.lexists(path)]:
             raise DataError(
-                f"{', '.join(conflicts)}: exists, and isolaw replaces no sweep file; expected a new directory"
+                f"{', '.join(existing)}: exists, and isolaw replaces no sweep file; expected a new directory"
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -262,17 +262,17 @@ def _sweeps(point: StartingPoint, backend: str, cost: Cost | None) -> tuple[Firs
         return ()
     common = _common_sections(case, backend, cost.model if cost and cost.billions else "")
     lr = _base_lr(backend, common, (lr_problems, n))
-    lr_section = {"backend": backend, "compute": lr_compute, "seeds": _SEEDS}
-    base = {"problems_per_batch": [lr_problems]}
-    files: dict[SweepName, dict[str, Any]] = {
+    lr_sweep = {"backend": backend, "compute": lr_compute, "seeds": _SEEDS}
+    lr_batch = {"problems_per_batch": [lr_problems]}
+    sections_of: dict[SweepName, dict[str, Any]] = {
         "lr": {
-            "sweep": lr_section,
-            "grid": {**base, "rollouts_per_problem": [n], "lr": [lr * factor for factor in _FACTORS]},
+            "sweep": lr_sweep,
+            "grid": {**lr_batch, "rollouts_per_problem": [n], "lr": [lr * factor for factor in _FACTORS]},
         },
         "batch": {
-            "sweep": lr_section,
+            "sweep": lr_sweep,
             "grid": {
-                **base,
+                **lr_batch,
                 "rollouts_per_problem": [n // 2, 2 * n],
                 "lr": [lr * factor for factor in _FACTORS[1:-1]],
             },
@@ -284,7 +284,7 @@ def _sweeps(point: StartingPoint, backend: str, cost: Cost | None) -> tuple[Firs
             "recipe": {"lr": lr},
         },
     }
-    return tuple(FirstSweep(name, {**sections, **common}, cost) for name, sections in files.items())
+    return tuple(FirstSweep(name, {**sections, **common}, cost) for name, sections in sections_of.items())
 
 
 def _race_spend(levels: int) -> float:

@@ -179,10 +179,8 @@ def _load_runs(
     Otherwise isolaw reads the source and adds to ``notes``, and the caller must store the runs in the file
     `RECORDED` of the directory.
     """
-    options, stored_path = (
-        parse_section(_ReplayOptions, section, prefix="replay"),
-        directory.absolute() / RECORDED,
-    )
+    options = parse_section(_ReplayOptions, section, prefix="replay")
+    stored_path = directory.absolute() / RECORDED
     if options.sha256 is not None:
         source = str(stored_path if stored_path.exists() else options.source)
         return {**section, "source": source}, _stored_runs(source, options.sha256), True

@@ -16,7 +16,7 @@ from isolaw import __version__
 from isolaw.cli.common import shown
 from isolaw.cli.help import Commands
 
-_LONGEST = 1_000  # most characters to print of an error that is not isolaw's
+_LONGEST_ERROR = 1_000  # most characters to print of an error that is not isolaw's
 # Each command has the name of its module, or is in the module of a similar command.
 _MODULES = {
     "predict": "answer", "advise": "answer", "demo": "answer", "model_size": "fit", "export": "run_one",
@@ -77,7 +77,7 @@ def run(arguments: list[str] | None = None) -> int:
         code = cli.main(args=words, prog_name="isolaw", standalone_mode=False, obj=words)
     except click.ClickException as error:
         if not isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the help
-            error.message = shown(error.message, _LONGEST)  # type: ignore[misc]  # it may contain a file name
+            error.message = shown(error.message, _LONGEST_ERROR)  # type: ignore[misc]  # may name a file
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -87,6 +87,6 @@ def run(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (OSError, MemoryError, RecursionError) as error:  # a full disk, no permission, no memory
-        click.echo(f"isolaw: {type(error).__name__}: {shown(str(error), _LONGEST)}", err=True)
+        click.echo(f"isolaw: {type(error).__name__}: {shown(str(error), _LONGEST_ERROR)}", err=True)
         return 1
     return code if isinstance(code, int) else 0

@@ -125,14 +125,14 @@ def predict(law: str, **options: Any) -> int:
     return 0 if prediction.options else 1
 
 
-_BILLIONS = {"B": 1.0, "M": 1e-3}
+_BILLIONS_BY_SUFFIX = {"B": 1.0, "M": 1e-3}
 
 
 def _parse_size(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return float(text.upper().rstrip("BM")) * _BILLIONS.get(text[-1:].upper(), 1.0)
+        return float(text.upper().rstrip("BM")) * _BILLIONS_BY_SUFFIX.get(text[-1:].upper(), 1.0)
     except ValueError:
         raise click.UsageError(f"{option.opts[0]}: found {text!r}; expected e.g. 7B or 500M") from None
 

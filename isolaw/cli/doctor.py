@@ -116,7 +116,7 @@ def _report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield f"{report['began']}, {report['seconds']:.0f} s"
     yield f"Python {machine['python']}, {machine['system']} {machine['machine']}, {machine['cores']} cores"
     for index, gpu in enumerate(machine["gpus"]):
-        yield f"GPU {index}: {gpu['name']}, {gpu['memory_bytes'] / 2**30:.1f} GiB, driver {gpu['driver']}"
+        yield f"GPU {index}: {gpu['name']}, {gpu['memory_bytes'] / _GIB:.1f} GiB, driver {gpu['driver']}"
     yield ", ".join(versions)
     for stage in report["stages"]:
         reason = f": {stage['why']}" if stage["why"] else ""

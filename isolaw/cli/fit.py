@@ -54,15 +54,15 @@ def fit(sources: tuple[str, ...], out: str | None, **options: Any) -> None:
     """
     from isolaw.fits.document.files import check_writable
 
-    axis = options["retune"]
+    retune = options["retune"]
     if out is not None:
-        for path in (out, _retuned_path(out)) if axis else (out,):
+        for path in (out, _retuned_path(out)) if retune else (out,):
             check_writable(path)
-    runs = shared.read_to_fit(sources, options, together=not axis).runs
+    runs = shared.read_to_fit(sources, options, together=not retune).runs
     keywords = shared.law_keywords(options)
     with notes_on_failure(runs.notes):
-        if axis is not None:
-            _fit_retuned(runs, axis, keywords, out)
+        if retune is not None:
+            _fit_retuned(runs, retune, keywords, out)
         else:
             _fit_one(runs, keywords, out)
 
@@ -154,12 +154,12 @@ def model_size(file: str, runs: str | None, x: Any, **options: Any) -> None:
 
     how = shared.how_to_read(options)
     table = apply(how, load(file), file)
-    single = None
+    single_runs = None
     if runs is not None:  # single runs can lack columns that only the means have
-        single = load(runs)
-        present = {name: text for name, text in how.columns.items() if not lacking(text, single.columns)}
-        single = apply(how.but(columns=present), single, runs)
-    curves = SizeCurves.from_table(table, x, single, (file, runs or file))
+        single_runs = load(runs)
+        present = {name: text for name, text in how.columns.items() if not lacking(text, single_runs.columns)}
+        single_runs = apply(how.but(columns=present), single_runs, runs)
+    curves = SizeCurves.from_table(table, x, single_runs, (file, runs or file))
     law = fit_sizes(curves, options["draws"], options["seed"])
     extra_data = {
         "sources": [file] if runs is None else [file, runs],

@@ -235,9 +235,9 @@ def law_keywords(options: dict[str, Any]) -> dict[str, Any]:
 
 def _given_parameters(ctx: click.Context) -> dict[str, click.Parameter]:
     """Return the options and arguments that the user gave on the command line, by name."""
-    names = {str(value.name): value for value in ctx.command.params}
+    parameters = {str(parameter.name): parameter for parameter in ctx.command.params}
     typed = ParameterSource.COMMANDLINE
-    return {key: value for key, value in names.items() if ctx.get_parameter_source(key) is typed}
+    return {name: each for name, each in parameters.items() if ctx.get_parameter_source(name) is typed}
 
 
 def words_of(ctx: click.Context, sources: Sequence[str]) -> list[str]:

@@ -67,15 +67,15 @@ def read(
         print_notes(reading.read_as)
         raise DataError(reading.none_ready())
     if as_json():
-        runs = [run.to_dict() for run in reading.candidates]
+        runs = [log.to_dict() for log in reading.candidates]
         notes = [*reading.notes, *(reading.runs.notes if reading.ready else ())]
         result = {"runs": runs, "ready": len(reading.ready), "notes": notes, "no_logs": reading.no_logs}
         print_result({"simulated": reading.simulated.json, **result}, ())
     else:
         print_lines(reading.simulated.lines([]))
         if verbose or len(reading.candidates) <= _MOST_IN_FULL:
-            for run in reading.ready:
-                _print_log(run)
+            for log in reading.ready:
+                _print_log(log)
         print_lines(found_lines(reading, words, options["metric"]))
         print_notes((*reading.table_notes, *reading.notes))
         note(*(f"  {path}" for path in reading.no_logs if verbose))
@@ -88,16 +88,16 @@ def read(
     if not reading.ready:
         note(f"isolaw: {none_fitted(reading)}")
         return 2
-    return 0 if all(candidate.status.settled for candidate in reading.candidates) else 3
+    return 0 if all(log.status.settled for log in reading.candidates) else 3
 
 
-def _print_log(run: FoundLog) -> None:
+def _print_log(log: FoundLog) -> None:
     from isolaw.report.text.reading import log_rows
 
-    names = ", ".join(name for name in (run.framework, run.container) if name)
-    click.echo(f"{click.style(shown(run.run), bold=True)} ({names})")
+    names = ", ".join(name for name in (log.framework, log.container) if name)
+    click.echo(f"{click.style(shown(log.run), bold=True)} ({names})")
     previous_label = ""
-    for label, text in log_rows(run):
+    for label, text in log_rows(log):
         click.echo(_wrap(f"  {shown(label) if label != previous_label else '':<14} ", shown(text)))
         previous_label = label
     click.echo()
@@ -132,28 +132,28 @@ def _save(reading: Reading, sources: tuple[str, ...], options: dict[str, Any]) -
     if (place_and_files := place(sources)) is None:
         names = ", ".join(sources)
         raise click.UsageError(f"--save: found {names}; expected one folder, or files of one folder")
-    file, files = place_and_files
+    path, files = place_and_files
     how_to_read = shared.how_to_read(options)
     if how_to_read == HowToRead():
         raise DataError("--save: found no option of reading; there is nothing to save")
     text = how_to_read.but(files=files).toml()
-    if os.path.lexists(file):
+    if os.path.lexists(path):
         raise DataError(
             Wording(
-                f"{file}: exists and stays unchanged. Add by hand what --save would write:",
+                f"{path}: exists and stays unchanged. Add by hand what --save would write:",
                 *(f"    {line}" for line in text.split("\n") if line),
             )
         )
-    check_destination(file)
+    check_destination(path)
     if not reading.ready:
-        note(f"note: {file} is not written, because no run is ready")
+        note(f"note: {path} is not written, because no run is ready")
         return
     if not is_utf8(text):
-        raise DataError(f"{file}: not written, because a value or name is not UTF-8")
+        raise DataError(f"{path}: not written, because a value or name is not UTF-8")
     try:
-        with open(file, "x", encoding="utf-8") as out:
-            out.write(text)
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
-        raise DataError(f"{file}: {error.strerror or error}") from None
+        raise DataError(f"{path}: {error.strerror or error}") from None
     answer = commands.answer(sources, commands.Placeholder("rollouts"))
-    note(f"note: saved {file}, which all commands find. Next, with your budget for <rollouts>: {answer}")
+    note(f"note: saved {path}, which all commands find. Next, with your budget for <rollouts>: {answer}")

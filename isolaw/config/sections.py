@@ -160,6 +160,11 @@ class Recipe(Section):
     interrupt_phrase: Text | None = None
     answer_tokens: Count | None = None
 
+    @property
+    def updates_per_batch(self) -> int:
+        """The number of optimiser steps on one batch."""
+        return self.epochs * self.minibatches
+
     def chosen(self) -> dict[str, Any]:
         """Return the keys and values that differ from their defaults and from `OFF`.
 

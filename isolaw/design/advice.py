@@ -30,7 +30,7 @@ from isolaw.config.sections import Count, Positive, RolloutBudget, Section
 from isolaw.design.published import SOURCES, DifficultyKind, Source, Span
 from isolaw.fits.frontier import TOLERANCE
 
-_COMPARABLE = 100.0  # largest ratio of model sizes for which a source counts
+_LARGEST_SIZE_RATIO = 100.0  # of model sizes, for which a source counts
 _USUAL_SIZE = 7.0  # billions of parameters, if the user gives no size
 LEAST_N = 2
 _USUAL_BATCH = 32  # B_p if no source resembles the case: the smallest of the playbook
@@ -64,7 +64,7 @@ class Case(Section):
     @property
     def far(self) -> bool:
         """Whether every published model is more than 100 times larger or smaller."""
-        return min(_ratio(source.size, self.model_size or _USUAL_SIZE) for source in SOURCES) > _COMPARABLE
+        return not any(map(self._has_similar_size, SOURCES))
 
     @property
     def most(self) -> int:
@@ -74,7 +74,11 @@ class Case(Section):
     def like(self, source: Source) -> bool:
         """Return whether a source's problems and model resemble the user's, so it counts if it covers C."""
         same = self.difficulty in (None, source.difficulty, "easy" if source.difficulty == "mixed" else None)
-        return same and _ratio(source.size, self.model_size or _USUAL_SIZE) <= _COMPARABLE
+        return same and self._has_similar_size(source)
+
+    def _has_similar_size(self, source: Source) -> bool:
+        size = self.model_size or _USUAL_SIZE
+        return max(source.size / size, size / source.size) <= _LARGEST_SIZE_RATIO
 
 
 @dataclass(frozen=True)
@@ -144,10 +148,6 @@ def starting_point(case: Case) -> StartingPoint:
     return StartingPoint(case, start, readings, nearest, tuple(_caveats(case, start, counting)))
 
 
-def _ratio(a: float, b: float) -> float:
-    return max(a / b, b / a)
-
-
 def _covers(source: Source, case: Case) -> bool:
     low, high = source.range()
     return low <= case.budget <= high
@@ -203,8 +203,8 @@ def _start(case: Case, batch: Span, readings: Sequence[SourceReading]) -> _Start
     highs = [reading.n.high for reading in readings if reading.n.high is not None]
     n = Span(2**mean, min(lows + n_values) if lows else None, max(highs + n_values) if highs else None)
     b = int(batch.value)
-    power = min(math.floor(mean + 0.5 + _ROUNDING), math.floor(math.log2(case.most // b)))  # ties round up
-    return _Start(Allocation.within(case.budget, b, 2**power), n, batch)
+    exponent = min(math.floor(mean + 0.5 + _ROUNDING), math.floor(math.log2(case.most // b)))  # ties round up
+    return _Start(Allocation.within(case.budget, b, 2**exponent), n, batch)
 
 
 def _caveats(case: Case, start: _Start | None, readings: Sequence[SourceReading]) -> Iterator[Caveat]:

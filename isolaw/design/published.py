@@ -69,10 +69,8 @@ class Source:
         """
         batch = problems_per_batch or (self.batches[0] if self.batches else None)
         points = self._points(batch)
-        table = [(p.compute, p.n.value, p.n.low, p.n.high) for p in points]
-        x, *columns = np.log(
-            np.array(table, dtype=float)
-        ).T  # None becomes NaN, as do values interpolated next to it
+        table = np.array([(p.compute, p.n.value, p.n.low, p.n.high) for p in points], dtype=float)
+        x, *columns = np.log(table).T  # None becomes NaN, as do values interpolated next to it
         log_c = math.log(compute)
         n, low, high = (math.exp(np.interp(log_c, x, column)) for column in columns)
         span = Span(n, None if math.isnan(low) else low, None if math.isnan(high) else high)

@@ -93,7 +93,7 @@ def join(meeting: dict[str, Any], node: int) -> None:
 class _Ranks:
     """The processes of a run on one of its machines.
 
-    ``store`` is the socket on which the first process serves the torch store.
+    ``store_socket`` is the one on which the first process serves the torch store.
     """
 
     def __init__(self, meeting: dict[str, Any], node: int, store_socket: socket.socket | None = None) -> None:
@@ -229,10 +229,10 @@ class _Connections:
             yield Checkpoint(**{**report, "save": save})
             self._send({})
 
-    def _send(self, value: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         """Send a message to the first process; if this process has ended, `_receive` raises the error."""
         with contextlib.suppress(OSError, ValueError):
-            children.write(self.first_stream, value)
+            children.write(self.first_stream, message)
 
     def _receive(self) -> dict[str, Any]:
         """Return the next report of the first process; raise `RunError` if any process failed or ended."""
@@ -241,7 +241,7 @@ class _Connections:
                 report = self.reports.get(timeout=_STOP_CHECK_S)
             except queue.Empty:
                 if (self.ranks.failure or not self.ranks.running) and self.reports.empty():
-                    raise self._ended() from None
+                    raise self._end_error() from None
                 if self.first_stream is None and time.monotonic() > self.start_deadline:
                     raise RunError(f"the processes did not start within {_START_LIMIT_S:.0f} s") from None
                 if self.first_stream is not None and not self.stopping and self.context.stopping():
@@ -249,12 +249,12 @@ class _Connections:
                     self._send({"stop": True})
                 continue
             if report is None:
-                raise self._ended()
+                raise self._end_error()
             if "failed" in report:
                 raise RunError(report["failed"])
             return report
 
-    def _ended(self) -> RunError:
+    def _end_error(self) -> RunError:
         """Return the error that ended the run.
 
         Its message is the failure that a process reported or, without a report, how a process ended.

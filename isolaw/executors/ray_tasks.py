@@ -52,10 +52,10 @@ class _Nodes:
     def __init__(self, group: Any, needs: Resources, run_id: str) -> None:
         self.group, self.needs, self.count = group, needs, needs.nodes
         self.address = ray.util.get_node_ip_address()
-        node_of_bundle = placement_group_table(group)["bundles_to_node_id"]
-        address_of_node = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-        self.nodes = [node_of_bundle[bundle] for bundle in range(needs.nodes)]
-        self.names: Sequence[str] = [address_of_node[node] for node in self.nodes]
+        id_of_bundle = placement_group_table(group)["bundles_to_node_id"]
+        address_of_id = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
+        self.node_ids = [id_of_bundle[bundle] for bundle in range(needs.nodes)]
+        self.names: Sequence[str] = [address_of_id[node_id] for node_id in self.node_ids]
         context = ray.get_runtime_context()
         self.environment: Mapping[str, str] = {
             "RAY_ADDRESS": context.gcs_address,
@@ -74,8 +74,9 @@ class _Nodes:
         deadline = time.monotonic() + _LOSS_NOTICED_S
         while time.monotonic() < deadline:
             alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-            if dead := [name for name, node in zip(self.names, self.nodes, strict=True) if node not in alive]:
-                return f"Ray lost {', '.join(dead)}"
+            nodes = zip(self.names, self.node_ids, strict=True)
+            if lost_nodes := [name for name, node_id in nodes if node_id not in alive]:
+                return f"Ray lost {', '.join(lost_nodes)}"
             time.sleep(0.5)
         return ""
 

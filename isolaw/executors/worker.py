@@ -37,7 +37,7 @@ def _main(directory: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # Events use the original standard output. The output of libraries goes to the run's log.
-    engine = _Engine(os.dup(1))
+    engine = _EngineHandler(os.dup(1))
     os.dup2(2, 1)
     run_ids: queue.Queue[str] = queue.Queue()
 
@@ -47,18 +47,18 @@ def _main(directory: str) -> None:
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
-    reported = 0.0
+    last_report = 0.0
     while True:
         run_id = run_ids.get()
         engine.run_id = run_id
         with logged(SweepStore(directory).run(run_id)):
             for event in execute(Path(directory), run_id):
-                if event.kind != "checkpoint" or time.monotonic() - reported >= _REPORT_EVERY_S:
-                    reported = time.monotonic()
+                if event.kind != "checkpoint" or time.monotonic() - last_report >= _REPORT_EVERY_S:
+                    last_report = time.monotonic()
                     engine.send(event)
 
 
-class _Engine(logging.Handler):
+class _EngineHandler(logging.Handler):
     """Sends events and logged warnings of a run to the engine; ends the worker if the engine has ended."""
 
     def __init__(self, descriptor: int) -> None:

@@ -56,7 +56,6 @@ from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import slices
 from isolaw.runs import SYMBOL_OF, ReadKeywords, Runs, Source
 
-METHODS = ("surface", "paper")
 DRAWS = 400
 _MOST_FAILED_SHARE = 0.05  # above this share of failures, the remaining draws are not a fair sample
 UNITS = {"compute": "rollouts", "tokens": "tokens", "steps": "steps"}

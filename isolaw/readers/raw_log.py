@@ -85,7 +85,7 @@ class RawLog:
             for key, series in self.series.items():
                 low, high = bisect_left(series.record, start), bisect_left(series.record, end)
                 if high > low:
-                    record = array("I", (record - start for record in series.record[low:high]))
+                    record = array("I", (index - start for index in series.record[low:high]))
                     piece.series[key] = Series(record, series.value[low:high])
             yield piece
 
@@ -159,10 +159,10 @@ def whole(value: Any, minimum: int) -> int | None:
     return int(parsed) if minimum <= parsed <= LARGEST_COUNT and parsed == round(parsed) else None
 
 
-def progress(values: Mapping[str, Any]) -> float:
+def swift_step(values: Mapping[str, Any]) -> float:
     """Return the step of a record in ms-swift's forms, or NaN if it has none.
 
-    >>> progress({"global_step/max_steps": "20/1875"}), progress({"iteration": "5/500"})
+    >>> swift_step({"global_step/max_steps": "20/1875"}), swift_step({"iteration": "5/500"})
     (20.0, 5.0)
     """
     progress_text = values.get("global_step/max_steps", values.get("iteration"))
@@ -194,7 +194,7 @@ def number(value: Any) -> float | None:
 
 # The lines of a text log
 
-_CHUNK = 1 << 16
+_CHUNK_BYTES = 1 << 16
 # Escape sequences (colours, cursor, window titles), and colour codes whose escape byte was lost in a copy.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|[@-Z\\^_=>])|\[\d{1,3}(?:;\d{1,3}){0,4}m")
 # Ray's prefix for a line of a worker: "(TaskRunner pid=123, ip=10.0.0.2) ".
@@ -218,13 +218,13 @@ def lines(path: str | Path, log: RawLog, at_returns: bool = False) -> Iterator[t
     with limits.opened(path) as file:
         at_end = False
         while not at_end:
-            chunk = file.read(_CHUNK)
+            chunk = file.read(_CHUNK_BYTES)
             at_end, log.is_torn = not chunk, bool(unfinished)
             if at_returns:
                 chunk = chunk.replace(b"\r", b"\n")
-            text = unfinished + (chunk or b"\n")  # the end of the file ends the last line
-            is_plain = len(text) <= limits.LONGEST_LINE and _NUL_GAP not in text  # as nearly always
-            *finished, unfinished = text.split(b"\n")
+            content = unfinished + (chunk or b"\n")  # the end of the file ends the last line
+            is_plain = len(content) <= limits.LONGEST_LINE and _NUL_GAP not in content  # as nearly always
+            *finished, unfinished = content.split(b"\n")
             for line in finished:
                 line_number, skipped_bytes = line_number + 1, 0
                 if is_plain:
@@ -232,9 +232,9 @@ def lines(path: str | Path, log: RawLog, at_returns: bool = False) -> Iterator[t
                         yield line_number, line
                 elif len(line) > limits.LONGEST_LINE:
                     log.dropped["lines longer than 1 MB"] += 1
-                elif _NUL_GAP in line:  # left by a crash; the text before it can be cut off anywhere
-                    text_before, _, line = line.rpartition(_NUL_GAP)
-                    if text_before.strip(b"\0"):
+                elif _NUL_GAP in line:  # left by a crash; what is before it can be cut off anywhere
+                    bytes_before, _, line = line.rpartition(_NUL_GAP)
+                    if bytes_before.strip(b"\0"):
                         log.dropped["lines cut off by NUL bytes"] += 1
                     yield line_number, line.lstrip(b"\0")
                 elif line:

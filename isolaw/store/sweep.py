@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from isolaw.runs import Runs
 
 FORMAT = "isolaw.sweep/1"
-SPEC, WRITTEN = "sweep.json", "sweep.toml"
+SPEC, USER_SPEC = "sweep.json", "sweep.toml"
 DECISIONS = "decisions.jsonl"  # the decisions of a race
 _RUNS, _RUN_ID = "runs", re.compile(r"[0-9a-f]{64}")
-_FILES = (SPEC, WRITTEN, POINTS, PROBLEMS, RECORDED, DECISIONS, locks.NAME)
+_FILES = (SPEC, USER_SPEC, POINTS, PROBLEMS, RECORDED, DECISIONS, locks.NAME)
 # All entries that isolaw creates in a sweep's directory; libraries that it calls create the last three.
 _OWN_ENTRIES: dict[str, EntryKind] = {
     **dict.fromkeys(_FILES, "file"),
@@ -39,8 +39,8 @@ _OWN_ENTRIES: dict[str, EntryKind] = {
 }
 _WRITTEN_FILES = (*_FILES, locks.CLOCK)
 _LAST_SYNC_S = 5.0
-_FEW_RUNS = 5  # number of runs in a message about an ambiguous name
-_CUT = 16  # number of characters of an id to show, which is enough to be unambiguous
+_MOST_SHOWN_RUNS = 5  # number of runs in a message about an ambiguous name
+_SHOWN_ID_LENGTH = 16  # number of characters of an id to show, which is enough to be unambiguous
 
 
 @dataclass(frozen=True)
@@ -153,19 +153,19 @@ class SweepStore:
 
     @property
     def _rewrite_hint(self) -> str:
-        if self.root.status(WRITTEN):
-            command = commands.rewrite_sweep(self.directory / WRITTEN, self.directory)
+        if self.root.status(USER_SPEC):
+            command = commands.rewrite_sweep(self.directory / USER_SPEC, self.directory)
             return f"This command rewrites the file with the sweep's options: {command}"
         return "Repeat the sweep's own command, with its options, to rewrite the file"
 
-    def write_spec(self, spec: SweepSpec, written: str | None) -> None:
+    def write_spec(self, spec: SweepSpec, user_text: str | None) -> None:
         """Write ``sweep.json``, and ``sweep.toml`` as the user wrote it."""
         document = spec.model_dump(mode="json")
         if "set" not in spec.problems.model_fields_set:  # the backend names the set, also when it continues
             del document["problems"]["set"]
         checksums.write(self.root, SPEC, {"format": FORMAT, **document})
-        if written is not None:
-            self.root.write(WRITTEN, written.encode())
+        if user_text is not None:
+            self.root.write(USER_SPEC, user_text.encode())
 
     def run(self, run_id: str) -> RunStore:
         """Return the store of one run."""
@@ -258,7 +258,7 @@ def find_run(name: str | Path) -> RunStore:
         parent = folder.parent / "runs" if SweepStore(folder.parent).exists else folder.parent
         folders = sorted(parent.glob(f"{glob.escape(folder.name)}*")) if parent.is_dir() else []
         if len(folders) != 1:
-            ids = ", ".join(candidate.name[:_CUT] for candidate in folders[:_FEW_RUNS]) or "none"
+            ids = ", ".join(each.name[:_SHOWN_ID_LENGTH] for each in folders[:_MOST_SHOWN_RUNS]) or "none"
             raise StoreError(f"{folder}: found {len(folders)} runs with this prefix ({ids}); expected one")
         (folder,) = folders
     folder = folder.resolve()

@@ -252,8 +252,8 @@ class _Bandit(Backend):
 
     def check(self, spec: RunSpec) -> list[Issue]:
         """Return an issue for each setting that the simulator rejects, or that contradicts another."""
-        sections = (_model_issues, _set_issues, _recipe_issues, _grid_issues, _evaluation_issues)
-        return [issue for section_issues in sections for issue in section_issues(spec)]
+        checks = (_model_issues, _set_issues, _recipe_issues, _grid_issues, _evaluation_issues)
+        return [issue for check in checks for issue in check(spec)]
 
     def run(self, spec: RunSpec, ctx: RunContext) -> Iterator[Checkpoint]:
         """Simulate the run from its start, or from ``ctx.state``, and yield its checkpoints."""
@@ -261,19 +261,19 @@ class _Bandit(Backend):
         rollouts, order = stream(_ROLLOUT_STREAM), options.difficulty_of(spec).stream(spec.seed, ORDER)
         assert spec.problems.n_train is not None
         batches = _Batches(order, spec.problems.n_train, spec.problems_per_batch, spec.recipe.replacement)
-        done = -1
+        last_step = -1
         if ctx.state is not None:
             try:
-                done = _restore(ctx.state, model, rollouts, batches)
+                last_step = _restore(ctx.state, model, rollouts, batches)
             except Exception as error:
                 raise UnreadableState(ctx.state, error) from error
         evaluation = _Evaluation(spec, lambda *key: stream(_EVALUATION_STREAM, *key))
         for step in spec.schedule():
-            if step <= done:
+            if step <= last_step:
                 continue
-            for chunk in batches.take(step - max(done, 0)):
+            for chunk in batches.take(step - max(last_step, 0)):
                 model.advance(chunk, update, rollouts)
-            done = step
+            last_step = step
 
             def save(folder: Path, step: int = step) -> None:
                 _save(folder, step, model, rollouts, batches)
@@ -296,8 +296,8 @@ def _update_of(spec: RunSpec) -> Update:
 
 def _streams_of(spec: RunSpec) -> Callable[..., np.random.Generator]:
     """Return a function that maps keys to random streams of the run, independent of the execution order."""
-    run = int(spec.run_id, 16)
-    return lambda *key: np.random.default_rng(np.random.SeedSequence(run, spawn_key=key))
+    entropy = int(spec.run_id, 16)
+    return lambda *key: np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=key))
 
 
 def _save(folder: Path, step: int, model: Model, rollouts: np.random.Generator, batches: _Batches) -> None:

@@ -140,14 +140,14 @@ class GrowingLog:
 
     def _read_files(self, final: bool) -> None:
         self.unusable_files = {}
-        names = sorted(glob.glob(self.pattern, recursive=True), key=natural)
-        for name in names:
-            if len(names) > 1 and os.path.isdir(name):
+        paths = sorted(glob.glob(self.pattern, recursive=True), key=natural)
+        for path in paths:
+            if len(paths) > 1 and os.path.isdir(path):
                 continue  # a pattern such as ** matches folders too
             try:
-                self._read_new(Path(name), final)
+                self._read_new(Path(path), final)
             except OSError as error:
-                self.unusable_files[name] = error.strerror or str(error)
+                self.unusable_files[path] = error.strerror or str(error)
 
     def _read_new(self, path: Path, final: bool) -> None:
         """Read what is new in a file; raise `OSError` if it is not a file that can be read."""
@@ -196,24 +196,24 @@ class GrowingLog:
         while offset < end:
             file.seek(offset)
             piece = file.read(_PIECE_BYTES)
-            complete = piece if final and offset + len(piece) >= size else piece[: piece.rfind(b"\n") + 1]
-            if not complete:
+            taken = piece if final and offset + len(piece) >= size else piece[: piece.rfind(b"\n") + 1]
+            if not taken:
                 if len(piece) < _LONGEST_LINE:
                     break
-                complete = piece  # such a long line is not a log record
-            offset += len(complete)
+                taken = piece  # such a long line is not a log record
+            offset += len(taken)
             if container is None:
-                if offset == len(complete):
-                    self._columns_of_file[name] = _csv_columns(complete.partition(b"\n")[0])
-                self._add_lines(complete, self._columns_of_file[name])
+                if offset == len(taken):
+                    self._columns_of_file[name] = _csv_columns(taken.partition(b"\n")[0])
+                self._add_lines(taken, self._columns_of_file[name])
             else:
                 with contextlib.suppress(DataError):  # the lines contain no record
-                    self._add_logs(_read_piece(container, path, io.BytesIO(complete)))
+                    self._add_logs(_read_piece(container, path, io.BytesIO(taken)))
         self._bytes_read[name], self._mark_of_file[name] = offset, _mark_of(file, offset)
 
-    def _add_lines(self, text: bytes, columns: list[str]) -> None:
+    def _add_lines(self, content: bytes, columns: list[str]) -> None:
         """Add the values in the JSON lines, or the rows of a table, that a user's own script writes."""
-        for line in text.splitlines():
+        for line in content.splitlines():
             if (record := _parse_line(line, columns)) is None:
                 continue
             step = next((whole(record[key], 0) for key in _STEP_KEYS if key in record), None)

@@ -167,10 +167,10 @@ class _RealBackend(Backend):
 
     def estimate(self, spec: RunSpec) -> Cost | None:
         """Return the cost of a run's steps, estimated from the sizes of its model, its batch and its GPUs."""
-        plan = planner.plan(spec)
+        plan = planner.plan_of(spec)
         if plan is None:
             return None
-        return step_time.cost(spec, plan.demand, plan.options, plan.cache, environment.gpu_name())
+        return step_time.cost(spec, plan.demand, plan.options, plan.cache_bytes, environment.gpu_name())
 
     def processes(self, spec: RunSpec) -> Processes | None:
         """Return the processes of a run, or None if it uses a single process."""

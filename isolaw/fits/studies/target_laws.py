@@ -75,13 +75,14 @@ class LrLaw(Encoded):
 def critical_batches(data: TargetData, flags: list[Flag]) -> tuple[CriticalBatch, ...]:
     """Return the critical batch of each n and target, and flag the targets without one."""
     batches: list[CriticalBatch] = []
-    for n in np.unique(data.rollouts):
-        has_n = data.rollouts == n
-        if np.unique(data.problems[has_n]).size < _LEAST_BATCHES:
+    for n in np.unique(data.rollouts_per_problem):
+        has_n = data.rollouts_per_problem == n
+        if np.unique(data.problems_per_batch[has_n]).size < _LEAST_BATCHES:
             continue
         data_of_n = data.of(has_n, np.asarray(data.reached[has_n].any(axis=0)))
-        is_enough = np.unique(data_of_n.problems[data_of_n.reached.any(axis=1)]).size >= _LEAST_BATCHES
-        model = TargetModel(data_of_n, "critical") if is_enough and data_of_n.targets.size else None
+        reaching_batches = np.unique(data_of_n.problems_per_batch[data_of_n.reached.any(axis=1)])
+        has_enough_batches = reaching_batches.size >= _LEAST_BATCHES
+        model = TargetModel(data_of_n, "critical") if has_enough_batches and data_of_n.targets.size else None
         for j, target in enumerate(data.targets):
             reached = int(data.reached[has_n, j].sum())
             if model is None or not reached:
@@ -90,9 +91,9 @@ def critical_batches(data: TargetData, flags: list[Flag]) -> tuple[CriticalBatch
             index = int(np.flatnonzero(data_of_n.targets == target)[0])
             quantities = (model.critical_batch(index), model.least_rollouts(index), model.least_steps(index))
             batches.append(CriticalBatch(int(n), float(target), reached, *quantities))
-    censored = sorted({batch.target for batch in batches if batch.problems_per_batch is REFUSED})
-    if censored:
-        targets = ", ".join(f"{level:g}" for level in censored)
+    refused_targets = sorted({batch.target for batch in batches if batch.problems_per_batch is REFUSED})
+    if refused_targets:
+        targets = ", ".join(f"{level:g}" for level in refused_targets)
         text = f"too few B_p reach {targets} for a critical batch: choose a lower target, or run longer"
         flags.append(Flag(Code.CENSORED, text))
     return tuple(batches)
@@ -103,21 +104,21 @@ def fit_lr_law(data: TargetData) -> LrLaw | None:
 
     Returns None if the data do not determine the law.
     """
-    reached = data.of(np.ones(data.problems.size, dtype=bool), np.asarray(data.reached.any(axis=0)))
-    model = TargetModel(reached, "cells")
+    reached_data = data.of(np.ones(data.block.size, dtype=bool), np.asarray(data.reached.any(axis=0)))
+    model = TargetModel(reached_data, "cells")
     if not (model.has("alpha") or model.has("beta")) or model.freedom < 1:
         return None
-    every = range(reached.targets.size)
+    every = range(reached_data.targets.size)
     exponents = [
         tuple(model.exponent(name, j) for j in every) if model.has(name) else () for name in ("alpha", "beta")
     ]
     if all(quantities[len(quantities) // 2].interval is None for quantities in exponents if quantities):
         return None
-    assert reached.lr is not None
+    assert reached_data.lr is not None
     choices = []
-    for b, n in sorted({(int(b), int(n)) for b, n in zip(reached.problems, reached.rollouts, strict=True)}):
-        lr = reached.lr[(reached.problems == b) & (reached.rollouts == n)]
+    for b, n in np.unique(reached_data.cells, axis=1).T.astype(int).tolist():
+        lr = reached_data.lr[(reached_data.cells == [[b], [n]]).all(axis=0)]
         tried = (float(lr.min()), float(lr.max()))
-        choices += [LrChoice(b, n, float(t), model.best_lr(b, n, t), tried) for t in reached.targets]
-    targets = tuple(reached.targets.tolist())
+        choices += [LrChoice(b, n, float(t), model.best_lr(b, n, t), tried) for t in reached_data.targets]
+    targets = tuple(reached_data.targets.tolist())
     return LrLaw(targets, exponents[0], exponents[1], model.p_values(), tuple(choices))

@@ -55,18 +55,23 @@ class TargetData:
     # above it from its first evaluation, at this evaluation.
     log_rollouts: Floats
     reached: NDArray[np.bool_]  # whether each run crossed each target, (K, J)
-    problems: Floats  # B_p, (K,)
-    rollouts: Floats  # n, (K,)
+    problems_per_batch: Floats  # B_p, (K,)
+    rollouts_per_problem: Floats  # n, (K,)
     lr: Floats | None  # (K,)
     block: NDArray[np.int64]  # index of each run's block, from 0, (K,)
     # Whether each run was above each target from its first evaluation, (K, J).
     before: NDArray[np.bool_] | bool = False
 
+    @property
+    def cells(self) -> Floats:
+        """The (B_p, n) of each run, an array of shape (2, K)."""
+        return np.array([self.problems_per_batch, self.rollouts_per_problem])
+
     def of(self, runs: NDArray[np.bool_], targets: NDArray[np.bool_]) -> TargetData:
         """Return the data of the runs and targets that the masks of shape (K,) and (J,) select."""
         lr = None if self.lr is None else self.lr[runs]
         both = np.ix_(runs, targets)
-        per_run = self.problems[runs], self.rollouts[runs], lr, self.block[runs]
+        per_run = self.problems_per_batch[runs], self.rollouts_per_problem[runs], lr, self.block[runs]
         before = np.broadcast_to(self.before, self.reached.shape)[both]
         return TargetData(
             self.targets[targets], self.log_rollouts[both], self.reached[both], *per_run, before
@@ -90,11 +95,11 @@ class TargetModel:
 
     def __init__(self, data: TargetData, form: Form) -> None:
         if form == "cells":  # drop cells in which no run reaches a target: their level is undetermined
-            _, cell = np.unique([data.problems, data.rollouts], axis=1, return_inverse=True)
+            _, cell = np.unique(data.cells, axis=1, return_inverse=True)
             any_run = np.bincount(cell.ravel(), data.reached.any(axis=1)) > 0
             data = data.of(any_run[cell.ravel()], np.ones(data.targets.size, dtype=bool))
         self.data, self.form = data, form
-        self.log_b, self.log_n = np.log(data.problems), np.log(data.rollouts)
+        self.log_b, self.log_n = np.log(data.cells)
         self._middle, self._span = float(data.targets.mean()), float(np.ptp(data.targets)) or 1.0
         self.t = (data.targets - self._middle) / self._span  # (J,)
         several = data.targets.size > 1
@@ -195,7 +200,7 @@ class TargetModel:
     def least_steps(self, target: int) -> Quantity:
         """Return S_min, the smallest number of steps that reach a target reward, for the n of the data."""
         critical = {name: -weight for name, weight in self._of_target("bc", target).items()}
-        share = 1 / float(self.data.rollouts[0])
+        share = 1 / float(self.data.rollouts_per_problem[0])
         quantity = self.profile.quantity({f"N{target}": 1.0, **critical})
         return quantity.through(lambda log_steps: math.exp(log_steps) * share)
 
@@ -231,7 +236,7 @@ class TargetModel:
         if self.form == "critical":
             out = of_target
         else:
-            _, cell = np.unique([d.problems, d.rollouts], axis=1, return_inverse=True)
+            _, cell = np.unique(d.cells, axis=1, return_inverse=True)
             cells = [np.broadcast_to((cell.ravel() == i)[:, None], shape) for i in range(cell.max() + 1)]
             out = [(f"cell{i}", column) for i, column in enumerate(cells)] + of_target[1:]
             for name, x in (("b_t", self.log_b), ("n_t", self.log_n)) if several else ():
@@ -284,8 +289,8 @@ class TargetModel:
                 base[at[f"N{j}"]] = level - levels[0]
         above = (soon - levels).min(axis=1)  # distance above the usual level, (K,)
         fastest = []
-        for i, cell in enumerate(np.unique(np.array([d.problems, d.rollouts]), axis=1).T):
-            rows = np.flatnonzero((d.problems == cell[0]) & (d.rollouts == cell[1]))
+        for i, cell in enumerate(np.unique(d.cells, axis=1).T):
+            rows = np.flatnonzero((d.cells == cell[:, None]).all(axis=0))
             first = rows[above[rows].argmin()]
             if np.isfinite(above[first]):
                 fastest.append(first)
@@ -320,7 +325,7 @@ def _varied(data: TargetData) -> list[str]:
     if data.lr is None:
         return []
     cells: dict[tuple[float, float], set[float]] = {}
-    for b, n, lr in zip(data.problems, data.rollouts, data.lr, strict=True):
+    for b, n, lr in zip(*data.cells, data.lr, strict=True):
         cells.setdefault((float(b), float(n)), set()).add(float(lr))
     several = [cell for cell, rates in cells.items() if len(rates) > 1]
     if not several:

@@ -20,7 +20,7 @@ from isolaw.readers.containers.printed_config import Settings
 from isolaw.readers.literals import parse_json
 from isolaw.readers.measures import PHASES, eval_set_of
 from isolaw.readers.names import CONFIGURATIONS, SPLIT, guess, is_step
-from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, lines, progress
+from isolaw.readers.raw_log import HEAD, Container, RawLog, finite, lines, swift_step
 
 _LONGEST_KEY = 300  # characters of a nested key, joined
 _FIRST_CLOCK_TIME = 1e9  # seconds; a smaller "time" is not a clock time
@@ -109,7 +109,7 @@ def add_record(log: RawLog, record: dict[str, Any], start_time: float, has_escap
     clock_time = finite(record.get("time"))
     clock_time = clock_time if clock_time >= _FIRST_CLOCK_TIME else math.nan
     start_time = clock_time if math.isnan(start_time) else start_time
-    step = finite(record["step"]) if "step" in record else progress(values)
+    step = finite(record["step"]) if "step" in record else swift_step(values)
     log.add(values, step, clock_time - start_time)
     return start_time
 

@@ -232,7 +232,7 @@ class _Reader:
         if values is None:
             self._drop_dictionary()
             return
-        step = raw_log.progress(values) if math.isnan(self._step) else self._step
+        step = raw_log.swift_step(values) if math.isnan(self._step) else self._step
         self._lines = []
         is_training = "loss" in values or "reward" in values
         if math.isnan(step):

@@ -63,12 +63,12 @@ def test_its_logits_are_the_trainers(
         trainer.restore(stored.states.folder(5))
         whole = dict(trainer.weights())
         if stage < 3:
-            wanted = logits(trainer.module)
+            wanted = logits(trainer.model)
         else:
             import deepspeed
 
-            with deepspeed.zero.GatheredParameters(list(trainer.module.parameters())):
-                wanted = logits(trainer.module)
+            with deepspeed.zero.GatheredParameters(list(trainer.model.parameters())):
+                wanted = logits(trainer.model)
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
         base = AutoModelForCausalLM.from_pretrained(made.model, dtype=getattr(torch, dtype))
         for name, parameter in loaded.named_parameters():

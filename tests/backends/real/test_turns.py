@@ -120,7 +120,7 @@ def test_a_trainer_is_gone_after_its_run(spec, stand_in: ModuleType) -> None:
 
     with stand_in.installed() as books:
         run = loop.Run(spec())
-        held = [weakref.ref(run.trainer.engine), *map(weakref.ref, run.trainer.module.parameters())]
+        held = [weakref.ref(run.trainer.engine), *map(weakref.ref, run.trainer.model.parameters())]
         run.advance()
         run.close()
         del run

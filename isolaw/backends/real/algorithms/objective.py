@@ -25,11 +25,11 @@ from isolaw.config import Recipe
 
 
 def row_weights(
-    lengths: Tensor, rows: Tensor, aggregation: str, max_response_tokens: int | None = None
+    lengths: Tensor, in_gradient: Tensor, aggregation: str, max_response_tokens: int | None = None
 ) -> Tensor:
     """Return the weight w_i of each token of rollout i, given the response lengths of the whole batch.
 
-    All arrays have shape (B_p, n). ``rows`` marks the rollouts that enter the gradient
+    All arrays have shape (B_p, n). ``in_gradient`` marks the rollouts that enter the gradient
     (`algorithms.advantages.gradient_rows`). Other rollouts have weight 0, and the formulas do not count them:
 
     ================ ======================================================================
@@ -42,25 +42,25 @@ def row_weights(
     With the first three aggregations, Σ_i w_i · len_i = 1. If no rollout enters the gradient, all weights
     are 0.
 
-    >>> lengths, rows = torch.tensor([[1, 3], [2, 2]]), torch.ones(2, 2, dtype=torch.bool)
-    >>> row_weights(lengths, rows, "sequence")
+    >>> lengths, in_gradient = torch.tensor([[1, 3], [2, 2]]), torch.ones(2, 2, dtype=torch.bool)
+    >>> row_weights(lengths, in_gradient, "sequence")
     tensor([[0.2500, 0.0833],
             [0.1250, 0.1250]], dtype=torch.float64)
     """
-    lengths = lengths.double() * rows
+    lengths = lengths.double() * in_gradient
     if aggregation == "token":
         divisor = lengths.sum().expand_as(lengths)
     elif aggregation == "sequence":
-        divisor = rows.sum() * lengths
+        divisor = in_gradient.sum() * lengths
     elif aggregation == "prompt":
-        divisor = rows.any(1).sum() * lengths.sum(1, keepdim=True).expand_as(lengths)
+        divisor = in_gradient.any(1).sum() * lengths.sum(1, keepdim=True).expand_as(lengths)
     elif aggregation == "fixed_length":
         if max_response_tokens is None:
             raise ValueError("fixed_length needs max_response_tokens")
-        divisor = rows.sum() * torch.full_like(lengths, max_response_tokens)
+        divisor = in_gradient.sum() * torch.full_like(lengths, max_response_tokens)
     else:
         raise ValueError(f"no aggregation {aggregation!r}")
-    return torch.where(rows & (divisor > 0), 1 / divisor.clamp(min=1), 0.0)
+    return torch.where(in_gradient & (divisor > 0), 1 / divisor.clamp(min=1), 0.0)
 
 
 def loss(
@@ -115,18 +115,18 @@ def loss(
     mask = mask & has_weight[:, None]
     weights = weights.double()[:, None]
     if advantages.dim() == 2:
-        advantages = clean(mask, advantages)
+        advantages = masked(mask, advantages)
     else:
         advantages = advantages.double().masked_fill(~has_weight, 0.0)
-    logprobs = clean(mask, logprobs)
-    old = logprobs.detach() if old_logprobs is None else clean(mask, old_logprobs.detach())
+    logprobs = masked(mask, logprobs)
+    old = logprobs.detach() if old_logprobs is None else masked(mask, old_logprobs.detach())
 
-    sampling_logprobs = old
+    ratio_logprobs = old
     if recipe.algorithm == "scale_rl":
         if sampler_logprobs is None:
             raise ValueError("the ratio of scale_rl needs sampler_logprobs")
-        sampling_logprobs = clean(mask, sampler_logprobs)
-    token_loss, ratio, clipped = _policy_term(recipe, logprobs, sampling_logprobs, advantages)
+        ratio_logprobs = masked(mask, sampler_logprobs)
+    token_loss, ratio, clipped = _policy_term(recipe, logprobs, ratio_logprobs, advantages)
     sums = {
         "tokens": mask.sum().double(),
         "clip_fraction": (clipped & mask).sum().double(),
@@ -134,7 +134,7 @@ def loss(
         "ratio_max": (ratio * mask).amax(),
     }
     if sampler_logprobs is not None:
-        gap = (old - clean(mask, sampler_logprobs)).abs()
+        gap = (old - masked(mask, sampler_logprobs)).abs()
         sums |= {"mismatch": gap.sum(), "mismatch_max": gap.amax()}
     if recipe.importance_sampling == "token":
         if sampler_logprobs is None or recipe.importance_cap is None:
@@ -144,14 +144,14 @@ def loss(
         sums["importance_weight"] = (c * mask).sum()
     kl = 0.0 if recipe.kl is None or recipe.algorithm == "ppo" else recipe.kl
     if reference_logprobs is not None:
-        estimate = kl_estimate(logprobs, clean(mask, reference_logprobs.detach()))
+        estimate = kl_estimate(logprobs, masked(mask, reference_logprobs.detach()))
         sums["kl"] = estimate.detach().sum()
         if kl:
             token_loss = token_loss + kl * estimate
     elif kl:
         raise ValueError("the KL term needs reference_logprobs")
     if entropy is not None:
-        entropy = clean(mask, entropy)
+        entropy = masked(mask, entropy)
         sums["entropy"] = entropy.detach().sum()
         if recipe.entropy:
             token_loss = token_loss - recipe.entropy * entropy
@@ -219,7 +219,7 @@ def _importance_weights(old_logprobs: Tensor, sampler_logprobs: Tensor, mask: Te
     token but not its prefix (F. Yao et al. 2025, fengyao.notion.site/off-policy-rl). The truncation is from
     Ionides (2008).
     """
-    return (clean(mask, old_logprobs.detach()) - clean(mask, sampler_logprobs)).exp().clamp(max=cap)
+    return (masked(mask, old_logprobs.detach()) - masked(mask, sampler_logprobs)).exp().clamp(max=cap)
 
 
 def _policy_term(
@@ -250,6 +250,6 @@ def _policy_term(
     return -torch.minimum(ratio * a, clipped_ratio * a), ratio.detach(), clipped_ratio * a < ratio * a
 
 
-def clean(mask: Tensor, values: Tensor) -> Tensor:
+def masked(mask: Tensor, values: Tensor) -> Tensor:
     """Return values in float64, with zeros where the mask is False, to block gradients and NaN from there."""
     return values.masked_fill(~mask, 0.0).double()

@@ -2,9 +2,9 @@
 
 `resolve_recipe` fills in the keys that a recipe does not set: first from its algorithm's paper
 (`ALGORITHMS`), then from the IsoCompute Playbook (arXiv 2603.12151, Table 1 and App. A; `PLAYBOOK`). The
-Playbook's regularisation depends on ``problems.difficulty`` (`EASY_WEIGHTS`). A key without effect stays
-None, and `recipe_issues` rejects a recipe that sets it. Otherwise equal runs could have two identities, and a
-sweep could use a key without effect as an axis. Importing this module does not load torch.
+Playbook's regularisation depends on ``problems.difficulty`` (`EASY_TERM_WEIGHTS`). A key without effect
+stays None, and `recipe_issues` rejects a recipe that sets it. Otherwise equal runs could have two identities,
+and a sweep could use a key without effect as an axis. Importing this module does not load torch.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PLAYBOOK: dict[str, Any] = {
 }
 # Weights of both terms with problems.difficulty = "easy"; otherwise they are 0. The paper does not give the
 # weights; these are common values (KL: arXiv 2501.12948).
-EASY_WEIGHTS: dict[str, float] = {"kl": 1e-3, "entropy": 1e-3}
+EASY_TERM_WEIGHTS: dict[str, float] = {"kl": 1e-3, "entropy": 1e-3}
 # max_response_tokens divided by overlong_buffer. DAPO's soft penalty covers the last 4,096 of 20,480 tokens.
 _OVERLONG_DIVISOR = 5
 # ScaleRL's phrase (arXiv 2510.13786, A.10).
@@ -75,8 +75,8 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     """Return the recipe with every key that has an effect filled in; resolving it again changes nothing.
 
     ``difficulty`` is ``problems.difficulty``. With ``"easy"``, the KL term and the entropy bonus are on
-    (`EASY_WEIGHTS`), unless the algorithm's paper excludes them. With ``"hard"`` or None they are off (arXiv
-    2603.12151, section 3).
+    (`EASY_TERM_WEIGHTS`), unless the algorithm's paper excludes them. With ``"hard"`` or None they are off
+    (arXiv 2603.12151, section 3).
 
     Keys can remain None. For two of them None has a meaning: ``gradient_rollouts`` is then the whole group,
     and ``interrupt_at`` is off. Other keys are None because they have no effect: ``clip_low`` and
@@ -96,7 +96,7 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     """
     set_keys = {key: value for key, value in recipe.model_dump().items() if value is not None}
     algorithm = ALGORITHMS.get(recipe.algorithm, ALGORITHMS["grpo"])  # unknown algorithms are rejected later
-    term_weights = EASY_WEIGHTS if difficulty == "easy" else dict.fromkeys(EASY_WEIGHTS, 0.0)
+    term_weights = EASY_TERM_WEIGHTS if difficulty == "easy" else dict.fromkeys(EASY_TERM_WEIGHTS, 0.0)
     filters = {"dynamic_sampling": False, "no_positive_resampling": 0.0}
     values = {**OFF, **PLAYBOOK, **term_weights, **filters, **algorithm, **set_keys}
     if "interrupt_at" in set_keys:
@@ -108,32 +108,33 @@ def resolve_recipe(recipe: Recipe, difficulty: str | None = None) -> Recipe:
     if recipe.lora_rank is not None:
         values.setdefault("lora_alpha", lora.ALPHA)
     unused = ["clip_low", "clip_high"] if _on_policy(recipe) else []
-    unused += ["value_clip"] if _updates(recipe) == 1 else []
+    unused += ["value_clip"] if recipe.updates_per_batch == 1 else []
     if values["importance_sampling"] == "none":
         unused.append("importance_cap")
     return recipe.model_copy(update={k: v for k, v in values.items() if k in set_keys or k not in unused})
 
 
-def _interruption(set_keys: dict[str, Any], longest: int) -> dict[str, Any]:
+def _interruption(set_keys: dict[str, Any], default: int) -> dict[str, Any]:
     """Return the values of all interruption keys, given the keys that a recipe sets with ``interrupt_at``.
 
     If a response has not ended after ``interrupt_at`` tokens, isolaw appends ``interrupt_phrase``. The model
     then has ``answer_tokens`` more tokens to finish (arXiv 2510.13786, A.10; `rollout.worker`). If
     ``interrupt_at`` is [first, last], the position is drawn at random for each response, as in the paper,
     which uses 10,240 to 12,288 tokens of thinking and 2,048 tokens of answer. The phrase counts neither as
-    generated tokens nor toward ``max_response_tokens`` = last + ``answer_tokens``. ``longest`` is the default
-    of ``max_response_tokens``.
+    generated tokens nor toward ``max_response_tokens`` = last + ``answer_tokens``. ``default`` is the
+    default of this key.
 
     >>> changes = _interruption({"interrupt_at": (600, 600), "answer_tokens": 100}, 1024)
     >>> changes["max_response_tokens"]
     700
     """
     last, answer_tokens = set_keys["interrupt_at"][1], set_keys.get("answer_tokens")
-    longest = set_keys.get("max_response_tokens", last + answer_tokens if answer_tokens else longest)
+    default = last + answer_tokens if answer_tokens else default
+    max_response_tokens = set_keys.get("max_response_tokens", default)
     return {
         "interrupt_phrase": set_keys.get("interrupt_phrase", PHRASE),
-        "answer_tokens": longest - last if answer_tokens is None else answer_tokens,
-        "max_response_tokens": longest,
+        "answer_tokens": max_response_tokens - last if answer_tokens is None else answer_tokens,
+        "max_response_tokens": max_response_tokens,
     }
 
 
@@ -145,11 +146,11 @@ def notes_on_defaults(recipe: Recipe, problems: ProblemsSpec) -> list[str]:
     """
     preset = ALGORITHMS.get(recipe.algorithm, {})
     if problems.difficulty is not None or any(
-        getattr(recipe, key) is not None or key in preset for key in EASY_WEIGHTS
+        getattr(recipe, key) is not None or key in preset for key in EASY_TERM_WEIGHTS
     ):
         return []
-    unset = " and ".join(f"recipe.{key} = 0" for key in EASY_WEIGHTS)
-    easy = " and ".join(f"{key} = {value:g}" for key, value in EASY_WEIGHTS.items())
+    unset = " and ".join(f"recipe.{key} = 0" for key in EASY_TERM_WEIGHTS)
+    easy = " and ".join(f"{key} = {value:g}" for key, value in EASY_TERM_WEIGHTS.items())
     return [
         f"problems.difficulty is not set, so {unset}. For easy problems, the paper uses both terms: "
         f'problems.difficulty = "easy" sets {easy}; "hard" confirms 0'
@@ -162,12 +163,7 @@ def _on_policy(recipe: Recipe) -> bool:
     This is False with staleness, with several updates per batch, and for ScaleRL. ScaleRL's ratios compare
     the trainer with the sampler, which differ by rounding.
     """
-    return not recipe.staleness and _updates(recipe) == 1 and recipe.algorithm != "scale_rl"
-
-
-def _updates(recipe: Recipe) -> int:
-    """Return the number of optimiser steps on one batch."""
-    return recipe.epochs * recipe.minibatches
+    return not recipe.staleness and recipe.updates_per_batch == 1 and recipe.algorithm != "scale_rl"
 
 
 def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
@@ -222,7 +218,7 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     note = (
         "with one update on each batch, the critic's values cannot have changed, so there is nothing to clip"
     )
-    add_unused(is_ppo and _updates(r) == 1, ("value_clip",), more_updates, note)
+    add_unused(is_ppo and r.updates_per_batch == 1, ("value_clip",), more_updates, note)
     note = "PPO has no groups, since advantages come from the critic"
     for key, accepted in (
         ("advantage", "no such key"), ("gradient_rollouts", "no such key"), ("zero_variance_filter", "false"),
@@ -243,9 +239,9 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
     note = "the ratio of scale_rl is already the ratio of trainer and sampler"
     add_issue(is_scale_rl and is_weighted, "importance_sampling", "no such key", note)
 
-    longest = r.max_response_tokens
-    too_long = longest is not None and (r.overlong_buffer or 0) > longest
-    add_issue(too_long, "overlong_buffer", f"at most recipe.max_response_tokens = {longest}")
+    max_response_tokens = r.max_response_tokens
+    too_long = max_response_tokens is not None and (r.overlong_buffer or 0) > max_response_tokens
+    add_issue(too_long, "overlong_buffer", f"at most recipe.max_response_tokens = {max_response_tokens}")
     note = "nothing is interrupted"
     add_unused(r.interrupt_at is None, _INTERRUPTION_KEYS, "recipe.interrupt_at", note)
     if r.interrupt_at is not None:
@@ -253,6 +249,6 @@ def recipe_issues(recipe: Recipe, rollouts_per_problem: int) -> list[Issue]:
         note = f"recipe.interrupt_at ({last}) leaves no tokens for the answer"
         add_issue(answer < 1, "max_response_tokens", f"at least {last + 1}", note)
         note = f"recipe.interrupt_at ({last}) and recipe.answer_tokens ({answer}) do not add up to it"
-        is_other = answer > 0 and last + answer != longest
-        add_issue(is_other, "max_response_tokens", "no such key, or their sum", note)
+        is_not_sum = answer > 0 and last + answer != max_response_tokens
+        add_issue(is_not_sum, "max_response_tokens", "no such key, or their sum", note)
     return out

@@ -34,7 +34,7 @@ from isolaw.backends.real.rollout.worker import RolloutWorker
 from isolaw.backends.real.train.batch import Batch
 from isolaw.backends.real.train.packing import Packed
 from isolaw.backends.real.train.ppo import PPO
-from isolaw.backends.real.train.trainer import Trainer, trainer_keys
+from isolaw.backends.real.train.trainer import Trainer, trainer_arguments
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 
@@ -116,7 +116,7 @@ class Learner:
         self._agreements, self._is_noted = 0, False
         self.ppo = None
         if self.recipe.algorithm == "ppo":
-            self.ppo = PPO(self.recipe, self.ranks, options.model, **trainer_keys(spec, options))
+            self.ppo = PPO(self.recipe, self.ranks, options.model, **trainer_arguments(spec, options))
 
     def take_gpu(self) -> Trainer:
         """Put the sampler to sleep, which releases its GPU memory, and return the trainer."""
@@ -138,7 +138,7 @@ class Learner:
             prompts = torch.tensor([len(self.prompts[problem]) for problem in batch.visited])
             tokens = batch.lengths + prompts[:, None]
             batch.balance(self.ranks, in_gradient, tokens)
-            has_several_updates = recipe.epochs * recipe.minibatches > 1
+            has_several_updates = recipe.updates_per_batch > 1
             if has_several_updates and batch.old_logprobs is None:
                 batch.old_logprobs = self.logprobs(batch.rollouts)
             penalised = batch.rewards - self.penalties(batch)

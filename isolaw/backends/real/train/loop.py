@@ -37,7 +37,7 @@ from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.backends.real.train.learner import Learner
 from isolaw.backends.real.train.memory import planner
 from isolaw.backends.real.train.pipeline import Pipeline, sampler_logprobs
-from isolaw.backends.real.train.trainer import Trainer, trainer_keys
+from isolaw.backends.real.train.trainer import Trainer, trainer_arguments
 from isolaw.config import RunSpec
 from isolaw.errors import RunError
 
@@ -59,7 +59,7 @@ class Run:
         process_group.start(o.timeout_hours)
         if o.generation == "colocated":
             samplers.import_sampler(o.sampler or "vllm")
-        self.trainer = own = Trainer(o.model, **trainer_keys(spec, o))
+        self.trainer = own = Trainer(o.model, **trainer_arguments(spec, o))
         self.ranks = RankGroup(own.rank, own.world, own.device, o.streaming)
         self.worker = RolloutWorker(spec, o, self.ranks, self.clock)
         self.worker.sampler.sleep()
@@ -232,7 +232,7 @@ class Run:
     def close(self) -> None:
         """Release all resources that the next run does not reuse."""
         if self.pipeline:
-            self.pipeline.drop_requests()
+            self.pipeline.sampler.drop()  # it stays open for the next run
         self.worker.close()
         self.learner.close()
 

@@ -95,10 +95,6 @@ class Pipeline:
         self.requests = deque(_Request(list(entry["visited"]), tuple(entry["stream"])) for entry in state)
         self.set_version(step)
 
-    def drop_requests(self) -> None:
-        """Drop all requests; the sampler stays open for the next run."""
-        self.sampler.drop()
-
 
 def sampler_logprobs(batch: Batch, device: torch.device) -> list[torch.Tensor]:
     """Return the sampler's log-probabilities of each row's tokens."""

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from isolaw.backends.real.algorithms import objective
-from isolaw.backends.real.algorithms.objective import clean
+from isolaw.backends.real.algorithms.objective import masked
 from isolaw.backends.real.rollout.samplers import Rollouts
 from isolaw.backends.real.train.batch import Batch, RankGroup
 from isolaw.backends.real.train.packing import Packed
@@ -86,11 +86,11 @@ class _Targets:
 
 
 class PPO:
-    """The critic of a run; ``keys`` are the arguments of the run's `Trainer`."""
+    """The critic of a run; ``arguments`` and the model's ``folder`` are those of the run's `Trainer`."""
 
-    def __init__(self, recipe: Recipe, ranks: RankGroup, model: str, **keys: Any) -> None:
+    def __init__(self, recipe: Recipe, ranks: RankGroup, folder: str, **arguments: Any) -> None:
         self.recipe, self.ranks = recipe, ranks
-        self.critic = _Critic(model, **keys)
+        self.critic = _Critic(folder, **arguments)
 
     def targets(self, batch: Batch, rewards: Tensor, penalties: Sequence[Tensor] | None) -> _Targets:
         """Return a batch's advantages and the critic's targets.
@@ -105,10 +105,11 @@ class PPO:
         assert self.recipe.gae_lambda is not None
         advantages = _gae(token_rewards, values, self.recipe.gamma, self.recipe.gae_lambda)
         returns = (advantages + values).masked_fill(~mask, 0.0)
-        mean, variance = self._moments(batch, advantages, mask)
+        advantage_mean, advantage_variance = self._moments(batch, advantages, mask)
         _, return_variance = self._moments(batch, returns, mask)
-        metrics = {} if return_variance == 0 else {"explained_variance": 1 - variance / return_variance}
-        return _Targets(_whiten(advantages, mask, mean, variance), values, returns, metrics)
+        metrics = {"explained_variance": 1 - advantage_variance / return_variance} if return_variance else {}
+        whitened = _whiten(advantages, mask, advantage_mean, advantage_variance)
+        return _Targets(whitened, values, returns, metrics)
 
     def update(
         self, batch: Batch, targets: _Targets, rows: list[int], weights: Tensor, lr: float
@@ -122,11 +123,11 @@ class PPO:
             if not indices:
                 return values.sum() * 0.0
             batch_rows = [rows[i] for i in indices]
-            old, returns = (
+            old_values, returns = (
                 x[batch_rows, : values.shape[1]].to(values.device) for x in (targets.values, targets.returns)
             )
             weight = row_weights[list(indices)].to(values.device)
-            loss, more = _value_loss(values, old, returns, packed.mask, weight, self.recipe.value_clip)
+            loss, more = _value_loss(values, old_values, returns, packed.mask, weight, self.recipe.value_clip)
             sums = objective.merge(sums, more)
             return loss
 
@@ -138,8 +139,8 @@ class PPO:
         """Return mean and variance over all tokens of the batch, the same for any number of processes."""
         tokens = int(batch.lengths.sum())
         mean = float(self.ranks.gather(batch, values.sum(1).tolist()).sum()) / max(tokens, 1)
-        square = (values - mean).masked_fill(~mask, 0.0).square().sum(1)
-        return mean, float(self.ranks.gather(batch, square.tolist()).sum()) / max(tokens - 1, 1)
+        square_sums = (values - mean).masked_fill(~mask, 0.0).square().sum(1)
+        return mean, float(self.ranks.gather(batch, square_sums.tolist()).sum()) / max(tokens - 1, 1)
 
 
 def _padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -148,13 +149,10 @@ def _padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     T is at least 1.
     """
     cpu_rows = [row.detach().cpu().double() for row in rows]
-    width = max([1, *map(len, cpu_rows)])
-    lengths = torch.tensor([len(row) for row in cpu_rows], dtype=torch.long)
-    values = torch.zeros(len(cpu_rows), width, dtype=torch.float64)
-    if cpu_rows:
-        padded = pad_sequence(cpu_rows, batch_first=True)
-        values[:, : padded.shape[1]] = padded
-    return values, torch.arange(width) < lengths[:, None]
+    one_zero = torch.zeros(1, dtype=torch.float64)  # as one more row, it makes T at least 1
+    values = pad_sequence([*cpu_rows, one_zero], batch_first=True)[:-1]
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
+    return values, torch.arange(values.shape[1]) < lengths[:, None]
 
 
 def _scalar_head(model: Any, zero_config: dict[str, Any] | None) -> _ScalarHead:
@@ -182,7 +180,7 @@ def _token_rewards(rewards: Tensor, mask: Tensor, penalties: Tensor | None = Non
     """
     last = mask & ~torch.nn.functional.pad(mask, (0, 1))[:, 1:]
     out = rewards.double()[:, None] * last
-    return out if penalties is None else out - clean(mask, penalties)
+    return out if penalties is None else out - masked(mask, penalties)
 
 
 def _gae(rewards: Tensor, values: Tensor, gamma: float, lam: float) -> Tensor:
@@ -234,7 +232,7 @@ def _value_loss(
     >>> _value_loss(one, 0 * one, 2 * one, one.bool(), one[0], clip=None)[0]
     tensor(0.5000, dtype=torch.float64)
     """
-    values, old_values, returns = (clean(mask, x) for x in (values, old_values, returns))
+    values, old_values, returns = (masked(mask, x) for x in (values, old_values, returns))
     error = (values - returns).square()
     larger_error = error
     if clip is not None:

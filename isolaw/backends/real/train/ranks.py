@@ -11,7 +11,6 @@ import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from isolaw.backends.real import environment
 from isolaw.backends.real.options import RealOptions, samplers_of
@@ -33,12 +32,13 @@ def _main(address: str, port: int) -> None:
     try:
         _choose_gpus(RealOptions.of(spec).streaming)
         with environment.importing():
-            from isolaw.backends.real.train import loop
+            from isolaw.backends.real.train import loop, process_group
 
         for checkpoint in loop.train(spec, state, engine.stopping.is_set):
             if is_first:
                 engine.send(asdict(replace(checkpoint, save=None)))
-            while (message := _broadcast(engine.receive() if is_first else None)).get("save"):
+            # Every process follows the message to the first one.
+            while (message := process_group.exchange(engine.receive() if is_first else None)[0]).get("save"):
                 assert checkpoint.save is not None
                 checkpoint.save(Path(message["save"]))
                 if is_first:
@@ -51,15 +51,7 @@ def _main(address: str, port: int) -> None:
     environment.leave(0)
 
 
-def _broadcast(value: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the first process's value in every process."""
-    from isolaw.backends.real.train import process_group
-
-    received: dict[str, Any] = process_group.exchange(value)[0]
-    return received
-
-
-def _choose_gpus(samplers: int) -> None:
+def _choose_gpus(sampler_count: int) -> None:
     """Set CUDA_VISIBLE_DEVICES to the GPU of this process and the GPUs of its samplers, if it has any.
 
     Call this before torch counts the GPUs. The first GPUs of a machine belong to its trainer processes, and
@@ -69,8 +61,8 @@ def _choose_gpus(samplers: int) -> None:
         return
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     rank, world, local_rank, local_world = (int(os.environ[name]) for name in names)
-    sampler_offset = local_world - samplers_of(rank - local_rank, world, samplers).start
-    devices = [local_rank, *(sampler_offset + sampler for sampler in samplers_of(rank, world, samplers))]
+    sampler_offset = local_world - samplers_of(rank - local_rank, world, sampler_count).start
+    devices = [local_rank, *(sampler_offset + sampler for sampler in samplers_of(rank, world, sampler_count))]
     visible = visible_gpus()
     if devices[-1] >= len(visible):
         process = "process" if local_rank >= len(visible) else "a sampler of process"

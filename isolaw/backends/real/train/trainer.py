@@ -46,8 +46,8 @@ _OPTION_KEYS = {"dtype", "zero_stage", "micro_batch_tokens", "gradient_checkpoin
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def trainer_keys(spec: RunSpec, options: RealOptions) -> dict[str, Any]:
-    """Return the arguments of a `Trainer` for a run and its section ``[real]``, except the model."""
+def trainer_arguments(spec: RunSpec, options: RealOptions) -> dict[str, Any]:
+    """Return the arguments of a `Trainer` for a run and its section ``[real]``, except the model's folder."""
     recipe = spec.recipe
     return {
         **options.model_dump(include=_OPTION_KEYS),
@@ -61,7 +61,7 @@ def trainer_keys(spec: RunSpec, options: RealOptions) -> dict[str, Any]:
 class Trainer:
     """A model under DeepSpeed, with options of the section ``[real]``.
 
-    ``model`` is the model's folder. ``max_grad_norm`` clips gradients (0: no clipping). With
+    ``folder`` contains the model. ``max_grad_norm`` clips gradients (0: no clipping). With
     ``float32_head``, logits are computed in float32. With ``lora``, only adapters are trained, and the
     model's own weights are frozen.
     """
@@ -70,7 +70,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: str,
+        folder: str,
         *,
         dtype: str = "float32",
         zero_stage: int = 0,
@@ -84,7 +84,7 @@ class Trainer:
     ) -> None:
         self.micro_batch_tokens = micro_batch_tokens
         self.dtype = dtype
-        deepspeed = _deepspeed()
+        deepspeed = _start_deepspeed()
         on_gpu = environment.gpus() > 0
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         self.varlen = on_gpu and dtype == "bfloat16"
@@ -93,8 +93,8 @@ class Trainer:
         self._config = config = _config(dtype, zero_stage, max_grad_norm, offload_optimizer, on_gpu)
         self._zero_config = config if zero_stage == 3 else None
         self._float32_head = float32_head
-        self._optimiser_threads = _torch_threads() if offload_optimizer else None
-        policy = self._build(model, gradient_checkpointing=gradient_checkpointing).train()
+        self._optimiser_threads = _first_thread_count() if offload_optimizer else None
+        policy = self._build(folder, gradient_checkpointing=gradient_checkpointing).train()
         environment.stop_freezing()
         self.adapters = Adapters(policy.model, lora) if lora else None
         if self.adapters:
@@ -107,7 +107,7 @@ class Trainer:
             fused=on_gpu or offload_optimizer,  # makes no temporary copies, and is fast in host memory
         )
         self.engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=config)
-        self.module = self.engine.module.model
+        self.model = self.engine.module.model
         self.world, self.rank = dist.get_world_size(), dist.get_rank()
         self.steps = 0
 
@@ -119,14 +119,14 @@ class Trainer:
     def _unfreeze(self, policy: Any) -> None:
         """Unfreeze parameters that are trained in addition to adapters; a policy has no such parameters."""
 
-    def frozen_policy(self, model: str) -> Any:
+    def frozen_policy(self, folder: str) -> Any:
         """Return a policy with the frozen weights of a model's folder; ZeRO-3 also partitions frozen weights.
 
         With LoRA, this is the trained policy with its adapters disabled.
         """
         if self.adapters:
             return self.adapters.without_adapters(self.engine.module)
-        policy = self._build(model).eval().requires_grad_(False)
+        policy = self._build(folder).eval().requires_grad_(False)
         if not hasattr(next(policy.parameters()), "ds_id"):
             return policy
         import deepspeed
@@ -198,7 +198,7 @@ class Trainer:
 
     def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
         """Return the parameters that the optimiser updates, by name."""
-        return [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
+        return [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the names and whole tensors of the current weights; all processes must call this.
@@ -208,7 +208,7 @@ class Trainer:
         if self.adapters:
             yield from self.adapters.merged(gathered)
             return
-        for name, parameter in self.module.named_parameters():
+        for name, parameter in self.model.named_parameters():
             with gathered(parameter):
                 yield name, parameter.detach()
 
@@ -258,7 +258,7 @@ class Trainer:
         # modules. Python's garbage collector cannot see these references.
         for holder in (*objects, self.engine.optimizer, self.engine):
             vars(holder).clear()
-        self.engine = self.module = self.adapters = None
+        self.engine = self.model = self.adapters = None
         gc.collect()  # the other parts of the engine refer to each other
 
 
@@ -294,7 +294,7 @@ def _config(
 
 
 @functools.cache
-def _torch_threads() -> int:
+def _first_thread_count() -> int:
     """Return torch's number of threads at the start of the first trainer, before vLLM sets it to one."""
     return torch.get_num_threads()
 
@@ -316,7 +316,7 @@ def _with_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(previous)
 
 
-def _deepspeed() -> Any:
+def _start_deepspeed() -> Any:
     """Import DeepSpeed and start the process group, with one process unless the environment sets a rank."""
     with environment.importing():
         import deepspeed

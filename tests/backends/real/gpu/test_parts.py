@@ -155,7 +155,7 @@ def test_the_planned_peak_is_the_measured_one(work: Workload) -> None:
     run.advance()
     peak = torch.cuda.max_memory_allocated() - others
     run.close()
-    planned = planner.plan(spec).footprint.tensor_bytes()
+    planned = planner.plan_of(spec).footprint.tensor_bytes()
     print(f"planned {planned / GIB:.3f} GiB, measured {peak / GIB:.3f} GiB")
     assert planned == pytest.approx(peak, rel=0.15)
 

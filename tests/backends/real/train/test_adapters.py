@@ -82,7 +82,7 @@ def test_its_gradient_is_the_projection_of_the_full_one(trainer) -> None:
     gradients(one)
     one.update(1e-2)  # now neither is 0: at W + s B A, ∂L/∂A = s Bᵀ ∂L/∂W
     merged = {name: value.clone() for name, value in one.weights()}
-    full.module.load_state_dict(merged)
+    full.model.load_state_dict(merged)
     full.engine.zero_grad()
     expected, found = gradients(full), split(gradients(one))
     for name, (to_a, to_b) in found.items():
@@ -170,7 +170,7 @@ def test_an_export_has_the_weights_that_are_sampled(sections, trainer, tmp_path:
     assert all(torch.equal(own[name], sampled[name]) for name in own)
     ids = torch.tensor([[1, 5, 9, 3, 7, 7, 2]])
     logits = []
-    for model in (loaded, one.module):
+    for model in (loaded, one.model):
         model.eval().set_attn_implementation("eager")
         with torch.no_grad():
             logits.append(model(input_ids=ids, use_cache=False).logits.float())
@@ -217,9 +217,9 @@ def test_the_weights_beneath_stay_as_they_are(resolved) -> None:
     """Nothing adds up: after many hand-overs W is still the base model's."""
     one = Run(resolved(recipe={"lora_rank": 2, "lr": 2e-2}, real={"sampler": "transformers"}))
     try:
-        base = {k: v.clone() for k, v in one.trainer.module.named_parameters() if not v.requires_grad}
+        base = {k: v.clone() for k, v in one.trainer.model.named_parameters() if not v.requires_grad}
         for _ in range(4):
             one.advance()
-        assert all(torch.equal(dict(one.trainer.module.named_parameters())[k], v) for k, v in base.items())
+        assert all(torch.equal(dict(one.trainer.model.named_parameters())[k], v) for k, v in base.items())
     finally:
         one.close()

@@ -130,7 +130,7 @@ def test_an_update_is_that_of_plain_loops(run, made, more: dict[str, Any]) -> No
     interrupted = sum(end > 0 for _, end in batch.rollouts.inserted)
     assert 3 < interrupted < 36 if more else interrupted == 0
     trainers = {"policy": one.trainer, "critic": one.learner.ppo.critic}
-    own = {name: plain(trainer.module) for name, trainer in trainers.items()}
+    own = {name: plain(trainer.model) for name, trainer in trainers.items()}
     own["base"] = AutoModelForCausalLM.from_pretrained(made.model, dtype=torch.float32)
     expected = explicit(one, batch, own, 0.1, 0.9, 0.8)
     targets = one.learner.ppo.targets(

@@ -391,7 +391,7 @@ def test_what_is_closed_leaves_memory(made, dtype: str) -> None:
     from isolaw.backends.real.train.trainer import Trainer
 
     trainer = Trainer(str(made.model), dtype=dtype)
-    engine, weight = weakref.ref(trainer.engine), weakref.ref(next(trainer.module.parameters()))
+    engine, weight = weakref.ref(trainer.engine), weakref.ref(next(trainer.model.parameters()))
     trainer.close()
     assert engine() is None
     assert weight() is None
@@ -434,7 +434,7 @@ def test_the_offloaded_optimiser_has_the_threads_that_vllm_takes(
     monkeypatch.setattr(torch, "set_num_threads", torch._C.set_num_threads)  # without a GPU vLLM disables it
     own = torch.get_num_threads()
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    module._torch_threads.cache_clear()
+    module._first_thread_count.cache_clear()
     used: list[int] = []
     try:
         trainer = module.Trainer(str(made.model), offload_optimizer=True)
@@ -448,7 +448,7 @@ def test_the_offloaded_optimiser_has_the_threads_that_vllm_takes(
         trainer.close()
     finally:
         torch.set_num_threads(own)
-        module._torch_threads.cache_clear()
+        module._first_thread_count.cache_clear()
 
 
 if __name__ == "__main__":

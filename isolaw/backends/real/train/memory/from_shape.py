@@ -98,7 +98,7 @@ def _estimator(model: Decoder, gpus: Cards, recipe: Recipe, text: str) -> Callab
         spec = RunSpec(
             backend="real", problems_per_batch=b, rollouts_per_problem=n, compute=b * n, recipe=recipe
         )
-        estimated = step_time.cost(spec, demand, plan.options, plan.cache, gpus.name)
+        estimated = step_time.cost(spec, demand, plan.options, plan.cache_bytes, gpus.name)
         assert estimated is not None  # the speed of the GPU is known
         return estimated
 

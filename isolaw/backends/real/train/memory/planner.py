@@ -15,6 +15,7 @@ import itertools
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,7 @@ from isolaw.errors import IsolawError, Issue
 _MICRO_BATCH_TOKENS, _GPU_MEMORY = 16_384, 0.4
 # Shares of GPU memory: left free, and vLLM's maximum. Tokens: the maximum of a micro-batch, and its step
 # size.
-_SPARE_SHARE, _LARGEST_SHARE, _LARGEST_MICRO_BATCH, _TOKEN_STEP = 0.05, 0.9, 32_768, 1_024
+_SPARE_SHARE, _LARGEST_SAMPLER_SHARE, _LARGEST_MICRO_BATCH, _TOKEN_STEP = 0.05, 0.9, 32_768, 1_024
 # Tokens of the longest prompt if the problems cannot be read. Without a tokenizer, a token has three bytes,
 # less than in the vocabularies of Qwen and Llama, and a chat template adds some.
 _PROMPT_TOKENS, _BYTES_OF_TOKEN, _TEMPLATE_TOKENS = 1_024, 3, 32
@@ -50,12 +51,12 @@ class _MemoryPlan:
         totals = {phase: sum(parts.values()) for phase, parts in self.phases.items()}
         self.peak = max(totals.items(), key=lambda pair: pair[1])  # the phase with most bytes, its bytes
         # The bytes of a GPU that the sampler can use.
-        self.sampler_share = (options.gpu_memory or 0.0) * demand.gpu_bytes
+        self.sampler_bytes = (options.gpu_memory or 0.0) * demand.gpu_bytes
 
     def fits(self, spare: float = _SPARE_SHARE) -> bool:
         """Return whether every phase leaves a share of GPU and host memory free, and vLLM can start."""
-        starts = self.options.sampler != "vllm" or self.sampler_share >= self.footprint.sampler_minimum()
-        return self.host_fits(spare) and starts and self.peak[1] <= (1 - spare) * self.demand.gpu_bytes
+        vllm_starts = self.options.sampler != "vllm" or self.sampler_bytes >= self.footprint.sampler_minimum()
+        return self.host_fits(spare) and vllm_starts and self.peak[1] <= (1 - spare) * self.demand.gpu_bytes
 
     def host_fits(self, spare: float = 0.0) -> bool:
         """Return whether the run leaves a share of host memory free; True if the host memory is unknown."""
@@ -63,7 +64,7 @@ class _MemoryPlan:
         return not limit or self.footprint.host_peak() <= limit
 
     @property
-    def cache(self) -> int:
+    def cache_bytes(self) -> int:
         """Bytes of a sampler's key-value cache."""
         return self.phases["sample"].get("sampler's cache", 0)
 
@@ -115,7 +116,7 @@ def _with_share(demand: Demand, options: RealOptions) -> RealOptions:
     sampling = Footprint(demand, options).phases()["sample"]
     other_bytes = sum(size for part, size in sampling.items() if not part.startswith("sampler"))
     share = int(100 * (1 - _SPARE_SHARE - other_bytes / demand.gpu_bytes)) / 100
-    return options.changed(gpu_memory=min(max(share, 0.01), _LARGEST_SHARE))
+    return options.changed(gpu_memory=min(max(share, 0.01), _LARGEST_SAMPLER_SHARE))
 
 
 def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
@@ -139,7 +140,7 @@ def _with_tokens(demand: Demand, options: RealOptions) -> RealOptions:
     return options.changed(micro_batch_tokens=sizes[index])
 
 
-def plan(spec: RunSpec) -> _MemoryPlan | None:
+def plan_of(spec: RunSpec) -> _MemoryPlan | None:
     """Return the plan for the run of a resolved spec, or None for an unknown GPU."""
     demand = _demand(spec)
     return fastest(demand, RealOptions.of(spec)) if demand else None
@@ -150,10 +151,10 @@ def runs_at_a_time(spec: RunSpec) -> int:
 
     If the host memory is unknown, return the number of GPUs.
     """
-    plan_of_run = plan(spec)
-    if plan_of_run is None or not plan_of_run.demand.host_bytes:
+    plan = plan_of(spec)
+    if plan is None or not plan.demand.host_bytes:
         return environment.gpus() or 1
-    return max(1, plan_of_run.demand.host_bytes // plan_of_run.footprint.host_peak())
+    return max(1, plan.demand.host_bytes // plan.footprint.host_peak())
 
 
 def chosen(spec: RunSpec) -> RealOptions:
@@ -161,13 +162,13 @@ def chosen(spec: RunSpec) -> RealOptions:
     options = RealOptions.of(spec)
     if all(getattr(options, name) is not None for name in _PLANNED_KEYS):
         return options
-    if plan_of_run := plan(spec):
-        return plan_of_run.options
+    if plan := plan_of(spec):
+        return plan.options
     defaults = {
         "micro_batch_tokens": _MICRO_BATCH_TOKENS,
         "offload_optimizer": False,
         "gradient_checkpointing": environment.gpus() > 0,
-        "gpu_memory": _LARGEST_SHARE if options.streaming else _GPU_MEMORY,
+        "gpu_memory": _LARGEST_SAMPLER_SHARE if options.streaming else _GPU_MEMORY,
     }
     return options.changed(**{k: v for k, v in defaults.items() if getattr(options, k) is None})
 
@@ -190,7 +191,7 @@ def with_processes(spec: RunSpec) -> RunSpec:
     separate processes get as many GPUs as the trainers, unless the section sets their number.
     """
     options, demand = RealOptions.of(spec), _demand(spec)
-    gpus, least = environment.gpus(), -(-spec.batch_rollouts // _ROLLOUTS_PER_GPU)
+    gpus, least_processes = environment.gpus(), -(-spec.batch_rollouts // _ROLLOUTS_PER_GPU)
     ways = [options.changed(processes=2**k) for k in range(gpus.bit_length())]
     # An offloaded optimiser is slow, so more GPUs are preferred.
     for offload in (options.offload_optimizer or False, options.offload_optimizer):
@@ -201,7 +202,7 @@ def with_processes(spec: RunSpec) -> RunSpec:
             and (demand is None or fastest(demand, way.changed(offload_optimizer=offload)).fits())
         ]
         if fitting:
-            enough = (way for way in fitting if options.samplers or way.processes >= least)
+            enough = (way for way in fitting if options.samplers or way.processes >= least_processes)
             processes = next(enough, fitting[-1]).processes
             return spec.model_copy(update={"sources": {**spec.sources, "processes": processes}})
     return spec
@@ -223,8 +224,8 @@ def plan_tables(runs: Sequence[RunSpec]) -> list[dict[str, Any]]:
     """Return the distinct plans of runs as JSON-compatible data, each with its number of runs."""
     table_of_plan: dict[str, dict[str, Any]] = {}
     for run in runs:
-        if plan_of_run := plan(run):
-            table = plan_of_run.to_dict()
+        if plan := plan_of(run):
+            table = plan.to_dict()
             table_of_plan.setdefault(json.dumps(table), {"runs": 0, **table})["runs"] += 1
     return list(table_of_plan.values())
 
@@ -260,13 +261,10 @@ def _prompt_tokens(set_folder: str, model: str, chat: Chat) -> int:
 @models.cached(folders=1)
 def _phrase_tokens(model: str, phrase: str) -> int:
     """Return the number of tokens of an interruption's phrase, or an upper bound without a tokenizer."""
-    upper_bound = len(phrase.encode())
-    if not environment.installed("transformers"):
-        return upper_bound
-    try:
-        return len(encode_phrase(phrase, models.tokenizer(model)))
-    except IsolawError:  # reported by `check` of the backend
-        return upper_bound
+    if environment.installed("transformers"):
+        with suppress(IsolawError):  # reported by `check` of the backend
+            return len(encode_phrase(phrase, models.tokenizer(model)))
+    return len(phrase.encode())
 
 
 # -- what does not fit ------------------------------------------------------------------------------------
@@ -287,7 +285,7 @@ def issues(spec: RunSpec) -> list[Issue]:
     elif size <= demand.gpu_bytes:  # the only other reason is that vLLM cannot start
         needs = (
             f"vLLM needs {plan.footprint.sampler_minimum() / GIB:.1f} GiB of each GPU for its weights, "
-            f"its work space and the cache of one row, but its share is {plan.sampler_share / GIB:.1f}"
+            f"its work space and the cache of one row, but its share is {plan.sampler_bytes / GIB:.1f}"
         )
     gpus, fitting = environment.gpus(), _nearest_fitting(demand, options)
     if fitting and fitting.cores <= gpus:
@@ -295,15 +293,15 @@ def issues(spec: RunSpec) -> list[Issue]:
     response = spec.recipe.max_response_tokens or 1
     for fraction, section in itertools.product(range(15, 0, -1), (options, options.changed(**_UNSET))):
         shorter = response * fraction // 16
-        row = demand.row_tokens - response + shorter
-        if shorter and (plan := fastest(replace(demand, row_tokens=row), section)).fits():
+        row_tokens = demand.row_tokens - response + shorter
+        if shorter and (plan := fastest(replace(demand, row_tokens=row_tokens), section)).fits():
             accepted = [f"recipe.max_response_tokens = {shorter}", *_changes(options, plan.options).values()]
             return [Issue("recipe.max_response_tokens", needs, response, " and ".join(accepted))]
     if fitting:
         note = f"; this requires {fitting.cores} GPUs, but the plan has {gpus} (executor.nodes adds machines)"
         return [_memory_issue(options, fitting, needs, note)]
-    none = "no setting of [real] fits the run on a machine of this size"
-    return [Issue("real.model", f"{needs}; {none}; {models.INSTEAD}")]
+    no_setting = "no setting of [real] fits the run on a machine of this size"
+    return [Issue("real.model", f"{needs}; {no_setting}; {models.INSTEAD}")]
 
 
 def _nearest_fitting(demand: Demand, options: RealOptions) -> RealOptions | None:

@@ -65,9 +65,9 @@ def flops(model: Decoder, length: float, passes: float) -> float:
 
 def _sampled_s(model: Decoder, card: CardSpeed, length: _Lengths, dtype_bytes: int) -> float:
     """Return the seconds per response token in a full batch, without the decoding step's constant D."""
-    cache = _cache_bytes(model, dtype_bytes) * (length.prompt + length.mean / 2)
+    cache_bytes = _token_cache_bytes(model, dtype_bytes) * (length.prompt + length.mean / 2)
     compute = 2 * _dense_size(model) / (EFFICIENCY * card.flops)
-    return compute + cache / (BANDWIDTH * card.bandwidth) + SAMPLED_S
+    return compute + cache_bytes / (BANDWIDTH * card.bandwidth) + SAMPLED_S
 
 
 def _trained_s(model: Decoder, card: CardSpeed, length: float, passes: float) -> float:
@@ -82,11 +82,11 @@ def _passes(spec: RunSpec, options: RealOptions) -> float:
     return 1 + backward + bool(options.gradient_checkpointing) + bool(recipe.kl)
 
 
-def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: str) -> Cost | None:
+def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache_bytes: int, gpu: str) -> Cost | None:
     """Return the estimated cost of a run's steps; None for a GPU of unknown speed.
 
-    The mean response is assumed to have half of ``recipe.max_response_tokens``. ``cache`` is the number of
-    bytes of a sampler's key-value cache, and 0 if the sampler needs none.
+    The mean response is assumed to have half of ``recipe.max_response_tokens``. ``cache_bytes`` is the size
+    of a sampler's key-value cache, and 0 if the sampler needs none.
     """
     card, model, recipe = card_speed(gpu), demand.model, spec.recipe
     if card is None:
@@ -95,7 +95,8 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
     length = _Lengths(demand.row_tokens - limit, limit / 2, limit)
     row_tokens, number_bytes = length.prompt + length.mean, _number_bytes(options)
     samplers = options.streaming or options.processes
-    slots = max(min(SLOTS, cache / (row_tokens * _cache_bytes(model, number_bytes)) or SLOTS), 1.0)
+    row_cache_bytes = row_tokens * _token_cache_bytes(model, number_bytes)
+    slots = max(min(SLOTS, cache_bytes / row_cache_bytes or SLOTS), 1.0)
     read_s = number_bytes * _dense_size(model) / (BANDWIDTH * card.bandwidth)
     reward_s = (
         GRADED_S / (options.reward_workers or FEWEST_REWARD_WORKERS) if options.reward == "math" else 0.0
@@ -129,7 +130,7 @@ def cost(spec: RunSpec, demand: Demand, options: RealOptions, cache: int, gpu: s
 
 def _traffic_s(spec: RunSpec, options: RealOptions, model: Decoder, tokens: float, size: int) -> float:
     """Return X, the seconds in which the trainers of a step exchange weights and gradients."""
-    w, updates = options.processes, spec.recipe.epochs * spec.recipe.minibatches
+    w, updates = options.processes, spec.recipe.updates_per_batch
     micro_batches = max(tokens / (options.micro_batch_tokens or tokens), updates)
     transfers = {3: 3 * micro_batches, 2: micro_batches}.get(options.zero_stage, 2 * updates)
     return transfers * (w - 1) / w * size * model.parameters / LINK
@@ -145,7 +146,7 @@ def _trained_models(spec: RunSpec) -> int:
     return 2 if spec.recipe.algorithm == "ppo" else 1
 
 
-def _cache_bytes(model: Decoder, dtype_bytes: int) -> int:
+def _token_cache_bytes(model: Decoder, dtype_bytes: int) -> int:
     """Return c, the bytes of a token in the key-value cache."""
     return 2 * dtype_bytes * model.layers * model.key_value
 
