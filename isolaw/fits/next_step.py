@@ -1,12 +1,14 @@
 """`NextStep`: what to do before the budget is spent, with its price, and the final run that the rest buys.
 
 Before the final run, one more run can show whether another allocation is better. Let a be the recommended
-allocation, k another candidate, and r_d their rewards at the budget in draw d. To know the reward of k is
-worth at most
+allocation, k another candidate, δ = r(k) − r(a) the difference of their rewards at the budget, and y what the
+run measures: the reward at its end, with the deviation σ of a single run (or for two runs, the difference).
+With mean μ of δ and s = |cov(δ, y)| / √(var y + σ²) over the draws, the run is worth
 
-    v_k = mean_d max(r_d(k) − r_d(a), 0)
+    v_k = μ Φ(μ / s) + s φ(μ / s) − max(μ, 0)
 
-(the expected value of perfect information: Raiffa and Schlaifer, Applied Statistical Decision Theory, 1961).
+(the expected value of sample information: Raiffa and Schlaifer, Applied Statistical Decision Theory, 1961).
+``paper`` has no joint draws of r and y, and takes its upper bound mean_d max(δ_d, 0).
 A run that takes the share s of the budget costs r(a, C) − r(a, (1 − s) C) of the final run's reward. isolaw
 proposes the run with the largest v_k per unit of the budget, among those worth more than they cost. If there
 is none, or if the expected loss is at most the tolerance, it proposes the final run. One step takes at most a
@@ -20,6 +22,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,7 @@ from isolaw.fits.allocations import FAR, CandidateAllocation, reached_compute
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.document.schema import GridEntry, LawDocument
 from isolaw.fits.selection import LEAST_CURVES, Floats
+from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import Slices
 from isolaw.registry import traits
 from isolaw.runs import SYMBOL_OF
@@ -39,6 +43,7 @@ from isolaw.step_cost import Cost, Spent
 
 SHARE = 0.25  # of the budget that one step may take
 _LEAST_STEPS = 4  # fewest steps of a run that shows anything
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,7 @@ def worth_running(
     recommended: Allocation,
     loss: float,
     fall: float,
+    surface: Surface | None,
 ) -> NextStep | None:
     """Return the run that is worth most for its price; None if none is, or if there are no draws.
 
@@ -160,14 +166,19 @@ def worth_running(
     # The recommended allocation's own run would show what it is worth.
     values[best_index] = values[runner_up] * (not candidates[best_index].measured)
     best: tuple[float, int, list[RunsToTrain]] | None = None
-    grid, step_costs = {entry.key: entry for entry in document.grid}, {c.key: c.step_cost for c in candidates}
+    grid, by_shape = {entry.key: entry for entry in document.grid}, {c.key: c for c in candidates}
     reach = reached_compute(document.grid)
     for k in np.flatnonzero(values > 0).tolist():
         runs = _cheapest_runs(candidates[k], candidates[best_index], grid, reach, purse.budget)
-        price = sum((run.steps - run.start) * step_costs[run.key] for run in runs)
+        price = sum((run.steps - run.start) * by_shape[run.key].step_cost for run in runs)
         fraction = math.log1p(-min(price / purse.budget, SHARE)) / math.log1p(-SHARE)
-        if runs and values[k] > max(fraction * fall, 0.0) and (best is None or values[k] / price > best[0]):
-            best = values[k] / price, k, runs
+        least = max(fraction * fall, 0.0 if best is None else best[0] * price)
+        if not runs or values[k] <= least:
+            continue
+        pair = candidates[runner_up if k == best_index else k], candidates[best_index]
+        value = values[k] if surface is None else _value(surface, pair, runs, by_shape, purse.budget)
+        if value > least:
+            best = value / price, k, runs
     if best is None:
         return None
     _, k, runs = best
@@ -182,8 +193,34 @@ def worth_running(
             why = f"B_p = {candidates[k].problems_per_batch:,} is better in {fraction:.0f} % of draws."
     remaining = amount(purse.budget - step.spent) + f" {purse.unit}"
     if purse.unit == "seconds":
-        remaining = f"{number((purse.budget - step.spent) / 3600)} hours"
+        gpus = purse.cost.gpus if purse.cost and step.cost and step.cost.gpu_hours else None
+        hours = (purse.budget - step.spent) / 3600 * (gpus or 1)
+        remaining = f"{number(hours)} {'GPU ' * bool(gpus)}hours"
     return replace(step, why=f"{why} The remaining {remaining} buy M = {step.final.steps:,}.")  # type: ignore[union-attr]
+
+
+def _value(
+    surface: Surface,
+    pair: tuple[CandidateAllocation, CandidateAllocation],
+    runs: Sequence[RunsToTrain],
+    by_shape: Mapping[BatchShape, CandidateAllocation],
+    budget: int,
+) -> float:
+    """Return v_k, what these runs are expected to show about the difference between a pair at the budget."""
+    cells = [*pair, *(by_shape[run.key] for run in runs)]
+    amounts = [budget, budget, *(run.steps * by_shape[run.key].step_cost for run in runs)]
+    compute = np.array([cell.rate * amount for cell, amount in zip(cells, amounts, strict=True)])
+    places = np.array([cell.place for cell in cells])
+    rewards = surface.rewards(places[:, 0], places[:, 1], compute)[1:]
+    measured = rewards[:, 2] - (rewards[:, 3] if len(runs) > 1 else 0.0)
+    return _information(rewards[:, 0] - rewards[:, 1], measured, len(runs) * surface.run_deviation**2)
+
+
+def _information(difference: Floats, measured: Floats, noise: float) -> float:
+    """Return v_k from draws of δ and y (D,) and the variance of what is measured about y."""
+    covariance, mean = np.cov(difference, measured), float(difference.mean())
+    spread = max(abs(covariance[0, 1]) / math.sqrt(covariance[1, 1] + noise + 1e-300), 1e-12)
+    return mean * _NORMAL.cdf(mean / spread) + spread * _NORMAL.pdf(mean / spread) - max(mean, 0.0)
 
 
 def _cheapest_runs(

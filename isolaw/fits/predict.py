@@ -146,7 +146,9 @@ def predict(
             if law.surface or recommended.measured
             else 0.0
         )
-        step = worth_running(cut, document, purse, candidates, allocation, options[0].expected_loss, fall)
+        step = worth_running(
+            cut, document, purse, candidates, allocation, options[0].expected_loss, fall, surface
+        )
     elif times > FAR and not flat_flags:
         todays = np.full(len(measured), reached_compute(document.grid))
         step = three_longer_runs(document, purse, measured, _rewards(law, measured, todays)[0])

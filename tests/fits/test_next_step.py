@@ -20,7 +20,7 @@ from isolaw.errors import InputError
 from isolaw.fits.allocations import reached_compute
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
-from isolaw.fits.next_step import NextStep, RunsToTrain, with_command
+from isolaw.fits.next_step import NextStep, RunsToTrain, _information, with_command
 from isolaw.report.text.prediction import _verdict as verdict
 from isolaw.report.text.prediction import at_the_end
 from isolaw.step_cost import Cost, CostOrigin, StepPart
@@ -132,6 +132,20 @@ def test_one_answer(synthetic: Make, tmp_path: Path, capsys: pytest.CaptureFixtu
     for one in answers:
         assert {name: one[name] for name in names} == {name: answers[0][name] for name in names}
     assert answer.lines()[:3] == str(python).splitlines()[:3]
+
+
+@pytest.mark.parametrize("mean", [-0.02, -0.004, 0.003])
+@pytest.mark.parametrize("noise", [1e-9, 1e-4, 1.0])
+def test_what_a_run_is_worth_is_what_choosing_after_it_wins(mean: float, noise: float) -> None:
+    """Simulated: of a true difference and a measurement, choose by the posterior mean, and by chance."""
+    rng = np.random.default_rng(0)
+    true, other = rng.standard_normal((2, 400_000)) * 0.01
+    difference, measured = mean + true, 0.6 * true + other + 0.5
+    seen = measured + rng.standard_normal(true.size) * noise**0.5
+    slope, start = np.polyfit(seen, difference, 1)  # the posterior mean of joint Gaussians
+    won = np.where(start + slope * seen > 0, difference, 0.0).mean() - max(difference.mean(), 0.0)
+    assert _information(difference, measured, noise) == pytest.approx(won, abs=3e-5)
+    assert 0 <= won + 3e-5 <= np.maximum(difference, 0).mean() + 3e-5
 
 
 @pytest.mark.parametrize("name", ["surface B_p", "surface B"])

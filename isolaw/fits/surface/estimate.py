@@ -57,6 +57,12 @@ class Surface:
         """The smallest and the largest possible reward."""
         return self.model.link.low, self.model.link.high
 
+    @property
+    def run_deviation(self) -> float:
+        """The standard deviation of a single run's reward about its configuration's mean."""
+        p = self.model.by_name(self.mode)
+        return float(self.model.scale * np.sqrt(np.exp(2 * p["run"]) + np.exp(2 * p["drift"])))
+
     def drawn(self) -> Surface:
         """Return the surface with the larger number of draws that a prediction uses.
 
