@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pandas as pd
 
 from isolaw.errors import DataError, Refused
-from isolaw.fits.metric import choose
+from isolaw.fits.metric import choose, only_evaluation
 from isolaw.fits.selection import Hold, differing, rows_with, select, usual_hold
 from isolaw.metrics import is_accuracy
 from isolaw.runs import Runs
@@ -58,7 +58,8 @@ def _choose_reward(runs: Runs, given_metric: str | None) -> tuple[str, str, list
             if given_metric is None
             else [pair for pair in counts.index if pair[1] == given_metric]
         )
-        candidates = [pair for pair in pairs if given_metric or is_accuracy(pair[1]) or pair[1] == "reward"]
+        fitted = {"reward", given_metric, only_evaluation(counts.index)}
+        candidates = [pair for pair in pairs if is_accuracy(pair[1]) or pair[1] in fitted]
         if not candidates:
             raise Refused("the runs have no accuracy and no reward to fit") from None
 
