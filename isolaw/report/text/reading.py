@@ -14,10 +14,10 @@ from isolaw.metrics import is_mean_accuracy, is_reward
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.how_to_read import place
-from isolaw.readers.names import ASSUMED
+from isolaw.readers.names import ALIASES, ASSUMED
 from isolaw.readers.proposals import proposed
 from isolaw.readers.reading import Reading
-from isolaw.runs import Runs, listed
+from isolaw.runs import Runs, full_names, listed
 
 _METRICS_SHOWN = 2
 _NAMES_SHOWN = 4
@@ -97,12 +97,16 @@ def _summary(candidates: Sequence[FoundLog], fit: str) -> str:
 def _how_to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
     """Return the command that supplies the missing values, built from the ``words`` of the user's command.
 
-    It saves the values next to the logs, unless there is a file already or no one place for it. A second line
-    names the placeholders that the user must fill in.
+    A value that it supplies replaces the user's. It saves the values next to the logs, unless there is a file
+    already or no one place for it. A second line names the placeholders that the user must fill in.
     """
     options, left_out = proposed(reading.candidates, reading.sources)
     if not options.options():
         return []  # isolaw's own runs need no settings: --only selects among them
+    asked = full_names(options.row_values, ALIASES)
+    names = [ALIASES.get(name := word.partition("=")[0], name) for word in words]
+    again = {i for i, name in enumerate(names) if words[i - 1] == "--set" and name in asked}
+    words = [word for i, word in enumerate(words) if again.isdisjoint({i, i + 1})]
     file, _ = place(reading.sources) or (None, [])
     saves = file is not None and not os.path.lexists(file) and not left_out
     command = commands.read_again(words, [*options.options(), *(["--save"] if saves else [])])
