@@ -53,13 +53,9 @@ def _choose_reward(runs: Runs, given_metric: str | None) -> tuple[str, str, list
         metric, eval_set, _ = choose(runs, given_metric)
     except DataError:
         counts = runs.points.groupby(["eval_set", "metric"])["run_id"].agg(["nunique", "size"])
-        pairs = (
-            counts.index
-            if given_metric is None
-            else [pair for pair in counts.index if pair[1] == given_metric]
-        )
-        fitted = {"reward", given_metric, only_evaluation(counts.index)}
-        candidates = [pair for pair in pairs if is_accuracy(pair[1]) or pair[1] in fitted]
+        names = {given_metric} if given_metric else {"reward", only_evaluation(counts.index)}
+        names |= set() if given_metric else set(filter(is_accuracy, counts.index.unique("metric")))
+        candidates = [pair for pair in counts.index if pair[1] in names]
         if not candidates:
             raise Refused("the runs have no accuracy and no reward to fit") from None
 

@@ -162,10 +162,8 @@ def _refusal(
         return text + f"; if {_short(only)} is a reward: " + argument("metric", only)
     train_metrics = [_short(name) for _, name in series[on_train].index]
     if "reward" in train_metrics:
-        counts = _counts(series.loc[("train", "reward")])
-        words = ["--metric", "reward", "--eval-set", "train"]
-        way = Spelled('metric="reward", eval_set="train"', words)
-        return text + "; the training reward is " + way + f" ({counts})"
+        way = Spelled('metric="reward", eval_set="train"', ["--metric", "reward", "--eval-set", "train"])
+        return text + "; the training reward is " + way + f" ({_counts(series.loc['train', 'reward'])})"
     return text + (f"; on train: {listed(train_metrics, _MOST_LISTED)}" if train_metrics else "")
 
 
