@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from isolaw.arguments import check_path
 from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording
+from isolaw.files import natural
 from isolaw.readers import limits
 from isolaw.readers.assemble import assemble, indistinct_runs
 from isolaw.readers.found_logs import FoundLog, LogStatus
@@ -287,7 +288,7 @@ def _rows_of_run(table: pd.DataFrame, rows: NDArray[np.intp]) -> pd.DataFrame:
 
 
 def _logs_of_table(runs: Runs, source: LogSource, settings: Mapping[str, Assignment]) -> list[FoundLog]:
-    """Return the runs of a table or a sweep. ``settings`` contains the user's settings for all of them."""
+    """Return the runs of a table or a sweep in natural order, with the user's ``settings`` for all of them."""
     origins = {**runs.origins, **{name: setting.origin for name, setting in settings.items()}}
     framework, container = ("isolaw", "sweep") if source.is_sweep else ("", "table")
     value_counts = runs.points.groupby(["run_id", "eval_set", "metric"]).size()
@@ -308,4 +309,4 @@ def _logs_of_table(runs: Runs, source: LogSource, settings: Mapping[str, Assignm
                 steps=(first, last), compute=(lowest, highest), final=source.is_sweep or source.is_ours,
             )
         )  # fmt: skip
-    return logs
+    return sorted(logs, key=lambda log: natural(log.run))

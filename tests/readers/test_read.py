@@ -316,6 +316,12 @@ def test_settings_give_a_table_what_it_lacks(tmp_path: Path) -> None:
         assert word in refusal(path)
 
 
+def test_the_runs_of_a_table_are_in_natural_order(tmp_path: Path) -> None:
+    rows = [{"n": n, "B_p": 4, "step": step, "avg@4": 0.1} for n in (32, 8, 128) for step in (1, 2)]
+    pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", index=False)
+    assert [log.n for log in survey([tmp_path / "mine.csv"]).candidates] == [8, 32, 128]
+
+
 def test_a_table_that_lacks_a_column_needs_it_and_is_no_unknown_format(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "mine.csv"
     path.parent.mkdir()
