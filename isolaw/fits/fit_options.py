@@ -78,7 +78,6 @@ def _choose_values(table: pd.DataFrame) -> dict[str, Any]:
             break
         n_count_by_value = with_value.groupby(with_value[name].astype(str))["rollouts_per_problem"].nunique()
         value = with_value[with_value[name].astype(str) == n_count_by_value.idxmax()][name].iloc[0]
-        choice = {name: value}
-        table = rows_with(table, choice)
-        fixed |= choice
+        table = rows_with(table, {name: value})
+        fixed[name] = value
     return fixed

@@ -83,10 +83,9 @@ def _summary(candidates: Sequence[FoundLog], fit: str) -> str:
     """Return how many logs are ready, the ``fit`` command for them if given, and the status of the others."""
     counts = Counter(candidate.status for candidate in candidates)
     ready = counts.pop(LogStatus.READY, 0)
-    others = []
-    if counts.pop(LogStatus.NEEDS, 0):
-        needs = Counter(", ".join(candidate.needs) for candidate in candidates if candidate.needs)
-        others += [f"{times} need{'s' * (times == 1)} {needed}" for needed, times in needs.most_common()]
+    counts.pop(LogStatus.NEEDS, 0)
+    needs = Counter(", ".join(candidate.needs) for candidate in candidates if candidate.needs)
+    others = [f"{times} need{'s' * (times == 1)} {needed}" for needed, times in needs.most_common()]
     others += [f"{times} {_STATUSES[status][1 + (times > 1)]}" for status, times in counts.items()]
     logs = f"{len(candidates)} log{'s' * (len(candidates) != 1)}"
     ready_text = f"{ready} of {logs} {_STATUSES[LogStatus.READY][1 + (len(candidates) > 1)]}"
