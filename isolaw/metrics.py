@@ -52,8 +52,8 @@ def parse(metric: str) -> tuple[str, int] | None:
 def is_accuracy(metric: str) -> bool:
     """Return whether a name denotes a share of correct answers, whose values are in [0, 1].
 
-    >>> [is_accuracy(name) for name in ("avg@8", "pass_rate", "holdout_acc", "reward", "accelerate")]
-    [True, True, True, False, False]
+    >>> [is_accuracy(name) for name in ("avg@8", "pass_rate", "holdout_acc", "exact_match,strict", "reward")]
+    [True, True, True, True, False]
     """
     return bool(_SHARE_NAME.fullmatch(metric)) or _is_plain_accuracy(metric)
 
@@ -89,7 +89,7 @@ def falls(metric: str) -> bool:
 def _is_plain_accuracy(metric: str) -> bool:
     words = set(_words(metric))
     is_rate = bool(words & _SOLVED) and bool(words & {"rate", "mean", "pct", "percent", "fraction", "frac"})
-    return is_rate or not words.isdisjoint({"acc", "accuracy"})
+    return is_rate or {"exact", "match"} <= words or not words.isdisjoint({"acc", "accuracy", "em"})
 
 
 def _words(metric: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pandas as pd
 
 from isolaw.errors import DataError, Refused
-from isolaw.fits.metric import choose
+from isolaw.fits.metric import choose, only_evaluation
 from isolaw.fits.selection import Hold, differing, rows_with, select, usual_hold
 from isolaw.metrics import is_accuracy
 from isolaw.runs import Runs
@@ -53,12 +53,9 @@ def _choose_reward(runs: Runs, given_metric: str | None) -> tuple[str, str, list
         metric, eval_set, _ = choose(runs, given_metric)
     except DataError:
         counts = runs.points.groupby(["eval_set", "metric"])["run_id"].agg(["nunique", "size"])
-        pairs = (
-            counts.index
-            if given_metric is None
-            else [pair for pair in counts.index if pair[1] == given_metric]
-        )
-        candidates = [pair for pair in pairs if given_metric or is_accuracy(pair[1]) or pair[1] == "reward"]
+        names = {given_metric} if given_metric else {"reward", only_evaluation(counts.index)}
+        names |= set() if given_metric else set(filter(is_accuracy, counts.index.unique("metric")))
+        candidates = [pair for pair in counts.index if pair[1] in names]
         if not candidates:
             raise Refused("the runs have no accuracy and no reward to fit") from None
 
@@ -81,7 +78,6 @@ def _choose_values(table: pd.DataFrame) -> dict[str, Any]:
             break
         n_count_by_value = with_value.groupby(with_value[name].astype(str))["rollouts_per_problem"].nunique()
         value = with_value[with_value[name].astype(str) == n_count_by_value.idxmax()][name].iloc[0]
-        choice = {name: value}
-        table = rows_with(table, choice)
-        fixed |= choice
+        table = rows_with(table, {name: value})
+        fixed[name] = value
     return fixed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -125,6 +125,12 @@ def read_reward(
     return runs, *choose(runs, metric, eval_set)
 
 
+def only_evaluation(measured: Iterable[tuple[str, str]]) -> str:
+    """Return the only metric on held-out problems that can rise, or ""; pairs have the set and the metric."""
+    names = [name for eval_set, name in measured if eval_set != "train" and not falls(name)]
+    return names[0] if len(names) == 1 else ""
+
+
 def _falling_text(metric: str, largest: float) -> Wording:
     is_share = "loss" not in metric.lower() and largest <= 1
     name, negated = ("accuracy", f"1-{metric}") if is_share else ("score", f"-{metric}")
@@ -152,12 +158,12 @@ def _refusal(
         + _CHOICE
         + f"measured metrics: {listed(other_metrics, _MOST_LISTED) or 'none'}"
     )
+    if metric is None and (only := only_evaluation(series.index)):
+        return text + f"; if {_short(only)} is a reward: " + argument("metric", only)
     train_metrics = [_short(name) for _, name in series[on_train].index]
     if "reward" in train_metrics:
-        counts = _counts(series.loc[("train", "reward")])
-        words = ["--metric", "reward", "--eval-set", "train"]
-        way = Spelled('metric="reward", eval_set="train"', words)
-        return text + "; the training reward is " + way + f" ({counts})"
+        way = Spelled('metric="reward", eval_set="train"', ["--metric", "reward", "--eval-set", "train"])
+        return text + "; the training reward is " + way + f" ({_counts(series.loc['train', 'reward'])})"
     return text + (f"; on train: {listed(train_metrics, _MOST_LISTED)}" if train_metrics else "")
 
 

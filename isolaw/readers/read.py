@@ -93,7 +93,7 @@ def read(
         read_runs.notes = (*reading.read_as, *read_runs.notes)
         all_runs.append(read_runs)
         for warning in reading.warnings:
-            warnings.warn(warning, stacklevel=2)
+            warnings.warn(warning[:], stacklevel=2)  # a slice is a plain text, which any process can receive
     runs = Runs.concat(all_runs)
     runs.left_out = tuple(log for read_runs in all_runs for log in read_runs.left_out)
     return runs

@@ -69,7 +69,7 @@ class Reading:
     def warnings(self) -> list[str]:
         """One sentence for each reason why logs were left out."""
         warnings = [
-            f"isolaw left out ({len(logs)}): {listed([log.run for log in logs], 4)}: {logs[0].message}"
+            f"isolaw left out ({len(logs)}): {listed([log.run for log in logs], 4)}: " + logs[0].message
             for logs in groups(self.candidates)
             if not logs[0].status.settled
         ]

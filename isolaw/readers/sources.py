@@ -41,7 +41,7 @@ def _no_history_reason(path: Path, head: bytes) -> tuple[str, str] | None:
 
     Returns None for any other file. ``head`` is the beginning of the file.
     """
-    if not head:
+    if not head.strip():
         names = "tfevents" in path.name or path.name == "trainer_state.json"
         is_log = names or path.suffix.lower() in _LOG_SUFFIXES
         return ("the file is empty", "") if is_log else None

@@ -5,7 +5,7 @@ A source that cannot be read does not stop the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from isolaw.arguments import check_path
 from isolaw.errors import DataError, InputError, NoHistory, NotInstalled, StoreError, Wording
+from isolaw.files import natural
 from isolaw.readers import limits
 from isolaw.readers.assemble import assemble, indistinct_runs
-from isolaw.readers.found_logs import FoundLog, LogStatus
+from isolaw.readers.found_logs import FoundLog, LogStatus, grouped
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.how_to_read import Assignment, HowToRead, Rule, load_reading_files, settings_of
 from isolaw.readers.hub import local
@@ -64,13 +65,10 @@ def survey(sources: Sequence[str | Path], options: HowToRead | None = None) -> R
     if not reading.candidates:
         raise DataError(f"no log matches; found: {searched}")
     reading.read_as = [file.used_note(options) for file in reading_files]
-    fetch_notes = [
-        f"{name}: isolaw read it from {path}"
-        for name, path in zip(sources, paths, strict=True)
-        if name != path
-    ]
+    pairs = zip(sources, paths, strict=True)
+    fetch_notes = [f"{name}: isolaw read it from {path}" for name, path in pairs if name != path]
     search_notes = result.notes_for([Path(file.file) for file in reading_files])
-    reading.notes = [*fetch_notes, *reading.read_as, *search_notes]
+    reading.notes = [*fetch_notes, *reading.read_as, *search_notes, *_short_runs(reading.ready)]
     reading.notes += [
         f"isolaw did not read {path}: it is a link that leads out of its folder"
         for path in skipped_links
@@ -79,6 +77,17 @@ def survey(sources: Sequence[str | Path], options: HowToRead | None = None) -> R
     reading.no_logs = result.skipped_paths
     reading.sources = tuple(map(str, sources))
     return reading
+
+
+def _short_runs(ready: Sequence[FoundLog]) -> Iterator[str]:
+    """Yield a note for each configuration with logs that ended before half the compute of another."""
+    for logs in grouped(
+        ready, lambda log: str({name: log.facts[name].value for name in sorted(log.facts) if name != "seed"})
+    ).values():
+        ends = {log.run: log.compute[1] for log in logs if log.compute and not log.final}
+        most = max(ends.values(), default=0)
+        if short := [f"{run} (C = {end:,})" for run, end in ends.items() if 2 * end < most]:
+            yield f"{listed(short, _SHOWN)} ended before half of the {most:,} rollouts of the configuration"
 
 
 def _search_options(source: str | Path, options: HowToRead, files: Sequence[HowToRead]) -> HowToRead:
@@ -140,15 +149,13 @@ class _Collector:
             hints = [_NO_LOG.format(expected_formats())] if needs_all else []
             text = Wording(str(error).removeprefix(f"{path}: "), *hints)
             needs, name = list(error.needs), path if not self.has_several else _run_name(source.path)
-            table = FoundLog(name, "", "table", [path], LogStatus.NEEDS, needs, text)
-            table.offered = error.needs
+            table = FoundLog(name, "", "table", [path], LogStatus.NEEDS, needs, text, offered=error.needs)
             self._add_left_out(table)
         except (DataError, StoreError) as error:
             container = source.container.name if source.container else "sweep" if source.is_sweep else ""
             message = str(error).removeprefix(f"{path}: ")
-            self._add_left_out(
-                FoundLog(path, source.framework, container, [path], _status(error, source), [], message)
-            )
+            status = _status(error, source)
+            self._add_left_out(FoundLog(path, source.framework, container, [path], status, [], message))
 
     def _selects(self, run: str, sources: list[str]) -> bool:
         """Return whether to keep a run. Settings of an omitted run count as used."""
@@ -287,7 +294,7 @@ def _rows_of_run(table: pd.DataFrame, rows: NDArray[np.intp]) -> pd.DataFrame:
 
 
 def _logs_of_table(runs: Runs, source: LogSource, settings: Mapping[str, Assignment]) -> list[FoundLog]:
-    """Return the runs of a table or a sweep. ``settings`` contains the user's settings for all of them."""
+    """Return the runs of a table or a sweep in natural order; the user's ``settings`` apply to all."""
     origins = {**runs.origins, **{name: setting.origin for name, setting in settings.items()}}
     framework, container = ("isolaw", "sweep") if source.is_sweep else ("", "table")
     value_counts = runs.points.groupby(["run_id", "eval_set", "metric"]).size()
@@ -308,4 +315,4 @@ def _logs_of_table(runs: Runs, source: LogSource, settings: Mapping[str, Assignm
                 steps=(first, last), compute=(lowest, highest), final=source.is_sweep or source.is_ours,
             )
         )  # fmt: skip
-    return logs
+    return sorted(logs, key=lambda log: natural(log.run))

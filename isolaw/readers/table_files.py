@@ -131,15 +131,17 @@ def _read_lines(path: Path, content: bytes) -> pd.DataFrame:
 def _read_export(path: Path) -> pd.DataFrame:
     """Read a W&B export of custom metrics, with a row per run and step, and the run in column ``name``.
 
-    A column that counts steps goes before W&B's own count, which is of calls to log. Settings in the label of
-    a run are columns.
+    The only column that counts steps is also the column ``step``. W&B's own count is of calls to log, so it
+    is used if there is no other. Settings in the label of a run are columns.
     """
     frames, logs = [], list(wandb_csv.read(path))
     for log in logs:
         columns = {
             key: pd.Series(series.value, index=list(series.record)) for key, series in log.series.items()
         }
-        step = {} if any(map(is_step, columns)) else {"step": np.asarray(log.step)}
+        counters = list(filter(is_step, columns))
+        count = columns[counters[0]] if counters else np.asarray(log.step)
+        step = {"step": count} if len(counters) < 2 else {}
         frame = pd.DataFrame(columns, index=range(len(log.step)))
         name = {"name": log.run} if log.run != str(path) else {}  # else a single run
         frames.append(frame.assign(**log.config | name | step))

@@ -130,6 +130,12 @@ def test_what_is_missing_is_asked_for(isolaw: Call, tmp_path: Path, tree: Tree) 
     assert out.partition("run ")[0].count("--set") == 4
 
 
+@pytest.mark.parametrize("name", ["B_p", "problems_per_batch"])
+def test_a_value_that_contradicts_the_logs_is_asked_for_once(isolaw: Call, sweep: Path, name: str) -> None:
+    _, out, _ = isolaw("read", sweep, "--set", f"{name}=64", "--only", "*")
+    assert f"isolaw read {sweep} --only '*' --set 'B_p=<number>' --save" in out
+
+
 def test_an_evaluation_that_is_missing_or_open(isolaw: Call, tmp_path: Path) -> None:
     for n in (8, 32, 128):
         verl(tmp_path / f"n{n}", n, 0)

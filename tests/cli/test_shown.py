@@ -21,6 +21,7 @@ from isolaw.cli import cli
 from isolaw.cli.common import shown
 from isolaw.commands import option
 from isolaw.errors import DataError, Wording
+from isolaw.readers.survey import survey
 
 Call = Callable[..., tuple[int, str, str]]
 ADVICE = "\n  Next: isolaw read everything"
@@ -222,3 +223,13 @@ def test_a_line_break_with_spaces_forges_no_advice(
     lines = (out + err).splitlines()
     assert lines
     assert not [line for line in lines if line.startswith("  Next: isolaw read everything")]
+
+
+def test_notes_about_runs_that_are_left_out_are_spelled_as_typed() -> None:
+    (warning,) = survey(["examples/logs/verl-console"]).warnings
+    assert shown(warning).endswith(
+        "--set 'slurm-1002:<name>=<value>'. If one continues the other: --group-by directory"
+    )
+    with pytest.warns(UserWarning, match='If one continues the other: group_by="directory"') as caught:
+        library.read("examples/logs/verl-console")
+    assert type(caught[0].message.args[0]) is str

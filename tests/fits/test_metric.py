@@ -10,6 +10,7 @@ import pytest
 
 import isolaw
 from isolaw.errors import DataError, InputError
+from isolaw.fits.fit_options import fit_options
 from isolaw.fits.metric import choose
 from isolaw.runs import Runs
 
@@ -40,6 +41,11 @@ TRAINING = [("reward", "train"), ("entropy", "train"), ("acc", "train")]
             [("avg@8", "aime24"), ("best@8", "aime24"), ("worst@8", "aime24")],
             (None, None),
             ("avg@8", "aime24"),
+        ),
+        (
+            [("exact_match,strict-match", "validation"), *TRAINING],
+            (None, None),
+            ("exact_match,strict-match", "validation"),
         ),
         ([("pass@1", "math"), ("pass@8", "math")], (None, None), ("pass@1", "math")),
         (
@@ -83,6 +89,7 @@ def test_the_only_one_it_can_be(series: Any, asked: Any, chosen: tuple[str, str]
             (None, None),
             ["no metrics that could replace it", "measured metrics: none", 'eval_set="train"'],
         ),
+        ([("f1", "validation"), *TRAINING], (None, None), ['checkpoints); if f1 is a reward: metric="f1"']),
         ([("loss", "train")], (None, None), ["measured metrics: none", "on train: loss"]),
         ([("avg@8", "aime24")], ("avg@5", None), ["no avg@5 on validation", "avg@8 on aime24"]),
         ([("avg@8", "aime24")], (None, "math"), ["no avg@4 on math", "avg@8 on aime24"]),
@@ -119,3 +126,14 @@ def test_turned_round_as_the_message_says_it_is_fitted(column: str, name: str) -
     assert law.document.frontier
     own = isolaw.read(table, columns=columns, metric=name).points["value"]
     assert own.iloc[-1] > own.iloc[0]
+
+
+def test_the_options_of_fit_name_the_only_evaluation() -> None:
+    rows = [
+        runs(("f1", "validation"), *TRAINING, steps=9).points.assign(run_id=str(n), rollouts_per_problem=n)
+        for n in (4, 8, 16)
+    ]
+    table = pd.concat(rows).assign(
+        compute=lambda t: 2 * t.rollouts_per_problem * t.step, value=lambda t: t.step / 9
+    )
+    assert fit_options(Runs(table)) == ["--metric", "f1", "--eval-set", "validation"]

@@ -25,6 +25,7 @@ Training Progress:   0%|          | 0/59723 [00:00<?, ?it/s]
     [
         ("output.log", BEGAN, ("training began, but no step was logged", "veRL")),
         ("empty.wandb", "", ("the file is empty", "")),
+        ("blank.jsonl", "\n", ("the file is empty", "")),
         ("notes.md", BEGAN, None),
         ("train.log", "Training Progress:   0%|", None),
     ],

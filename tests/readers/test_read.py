@@ -316,6 +316,24 @@ def test_settings_give_a_table_what_it_lacks(tmp_path: Path) -> None:
         assert word in refusal(path)
 
 
+def test_the_runs_of_a_table_are_in_natural_order(tmp_path: Path) -> None:
+    rows = [{"n": n, "B_p": 4, "step": step, "avg@4": 0.1} for n in (32, 8, 128) for step in (1, 2)]
+    pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", index=False)
+    assert [log.n for log in survey([tmp_path / "mine.csv"]).candidates] == [8, 32, 128]
+
+
+def test_a_run_that_ended_early_is_noted(tmp_path: Path) -> None:
+    rows = [
+        {"n": n, "B_p": 4, "seed": seed, "step": step, "avg@4": 0.1}
+        for n, seed, steps in ((8, 0, 40), (8, 1, 19), (8, 2, 20), (32, 0, 10))
+        for step in range(1, steps + 1)
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "mine.csv", index=False)
+    (note,) = survey([tmp_path / "mine.csv"]).notes
+    text = "/n=8/seed=1 (C = 608) ended before half of the 1,280 rollouts of the configuration"
+    assert note.endswith(text)
+
+
 def test_a_table_that_lacks_a_column_needs_it_and_is_no_unknown_format(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "mine.csv"
     path.parent.mkdir()

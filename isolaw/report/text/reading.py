@@ -14,10 +14,10 @@ from isolaw.metrics import is_mean_accuracy, is_reward
 from isolaw.readers.found_logs import FoundLog, LogStatus, groups
 from isolaw.readers.frameworks.base import Fact
 from isolaw.readers.how_to_read import place
-from isolaw.readers.names import ASSUMED
+from isolaw.readers.names import ALIASES, ASSUMED
 from isolaw.readers.proposals import proposed
 from isolaw.readers.reading import Reading
-from isolaw.runs import Runs, listed
+from isolaw.runs import Runs, full_names, listed
 
 _METRICS_SHOWN = 2
 _NAMES_SHOWN = 4
@@ -83,10 +83,9 @@ def _summary(candidates: Sequence[FoundLog], fit: str) -> str:
     """Return how many logs are ready, the ``fit`` command for them if given, and the status of the others."""
     counts = Counter(candidate.status for candidate in candidates)
     ready = counts.pop(LogStatus.READY, 0)
-    others = []
-    if counts.pop(LogStatus.NEEDS, 0):
-        needs = Counter(", ".join(candidate.needs) for candidate in candidates if candidate.needs)
-        others += [f"{times} need{'s' * (times == 1)} {needed}" for needed, times in needs.most_common()]
+    counts.pop(LogStatus.NEEDS, 0)
+    needs = Counter(", ".join(candidate.needs) for candidate in candidates if candidate.needs)
+    others = [f"{times} need{'s' * (times == 1)} {needed}" for needed, times in needs.most_common()]
     others += [f"{times} {_STATUSES[status][1 + (times > 1)]}" for status, times in counts.items()]
     logs = f"{len(candidates)} log{'s' * (len(candidates) != 1)}"
     ready_text = f"{ready} of {logs} {_STATUSES[LogStatus.READY][1 + (len(candidates) > 1)]}"
@@ -97,12 +96,16 @@ def _summary(candidates: Sequence[FoundLog], fit: str) -> str:
 def _how_to_settle(reading: Reading, words: Sequence[str]) -> list[str]:
     """Return the command that supplies the missing values, built from the ``words`` of the user's command.
 
-    It saves the values next to the logs, unless there is a file already or no one place for it. A second line
-    names the placeholders that the user must fill in.
+    A value that it supplies replaces the user's. It saves the values next to the logs, unless there is a file
+    already or no one place for it. A second line names the placeholders that the user must fill in.
     """
     options, left_out = proposed(reading.candidates, reading.sources)
     if not options.options():
         return []  # isolaw's own runs need no settings: --only selects among them
+    asked = full_names(options.row_values, ALIASES)
+    names = [ALIASES.get(name := word.partition("=")[0], name) for word in words]
+    again = {i for i, name in enumerate(names) if words[i - 1] == "--set" and name in asked}
+    words = [word for i, word in enumerate(words) if again.isdisjoint({i, i + 1})]
     file, _ = place(reading.sources) or (None, [])
     saves = file is not None and not os.path.lexists(file) and not left_out
     command = commands.read_again(words, [*options.options(), *(["--save"] if saves else [])])

@@ -252,6 +252,13 @@ def test_trls_names_as_the_api_gives_them(tmp_path: Path) -> None:
     assert points["step"].unique().tolist() == [20, 40]
 
 
+@pytest.mark.parametrize("axis", ["Step", "train/global_step", "trainer/global_step"])
+def test_metrics_of_no_framework_on_any_axis_of_steps(axis: str, tmp_path: Path) -> None:
+    read(tmp_path, f'"{axis}","g4_s0 - eval/exact_match"\n"20","0.25"\n"40","0.375"\n')
+    points = isolaw.read(tmp_path / "export.csv", set={"B_p": 4, "n": 8}).points
+    assert points[["eval_set", "step"]].values.tolist() == [["validation", 20], ["validation", 40]]
+
+
 def test_calls_to_log_are_no_steps(tmp_path: Path) -> None:
     text = '"Step","a - train/reward","a - train/completions/mean_length"\n"0","0.25","9"\n"1","0.5","9"\n'
     read(tmp_path, text)
