@@ -327,6 +327,7 @@ def trainer_overrides(
     """Return the settings of an allocation as words of the trainer's command line; empty without an adapter.
 
     Trainers that count rollouts per GPU (TRL) get n and M, since the rest depends on the number of GPUs.
+    OpenRLHF has no setting for M, only episodes, at which its runs may last longer.
 
     >>> trainer_overrides("veRL", 128, 12, 300)[:2]
     ['data.train_batch_size=128', 'actor_rollout_ref.rollout.n=12']
@@ -340,6 +341,5 @@ def trainer_overrides(
         "{B}": problems_per_batch * rollouts_per_problem,
     }  # fmt: skip
     settings = {name: str(values[text]) for name, text in adapter.always.items() if text in values}
-    steps_setting = next((name for name, text in adapter.always.items() if text == "{steps}"), "")
-    epochs = [name for name, text in adapter.always.items() if text == "{steps}" and name != steps_setting]
-    return adapter.words({name: value for name, value in settings.items() if name not in epochs})
+    passes = [name for name in settings if re.search("epoch|episode", name)]  # only limits on M
+    return adapter.words({name: value for name, value in settings.items() if name not in passes})

@@ -13,6 +13,7 @@ from isolaw.readers.frameworks.base import Framework
 FRAMEWORKS: dict[str, str] = {
     "isolaw": "isolaw.readers.frameworks.others",
     "ROLL": "isolaw.readers.frameworks.others",  # before veRL, whose names it shares
+    "EasyR1": "isolaw.readers.frameworks.verl",  # likewise; only its configuration tells them apart
     "veRL": "isolaw.readers.frameworks.verl",
     "tinker-cookbook": "isolaw.readers.frameworks.others",
     "prime-rl": "isolaw.readers.frameworks.prime_rl",
@@ -34,7 +35,7 @@ def known() -> Iterator[Framework]:
     """Yield all frameworks in the order in which isolaw tries them."""
     for name, module in FRAMEWORKS.items():
         its = importlib.import_module(module)
-        yield getattr(its, "FRAMEWORK", None) or getattr(its, name.upper().replace("-", "_"))
+        yield getattr(its, name.upper().replace("-", "_"), None) or its.FRAMEWORK
 
 
 def find(keys: Collection[str], config: Mapping[str, Any]) -> Framework | None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -225,7 +226,7 @@ FRAMEWORK = Framework(
     "veRL",
     _metric,
     own_keys=((_OWN,),),
-    own_config=(("actor_rollout_ref.rollout.n",), ("worker.rollout.n", "data.rollout_batch_size")),
+    own_config=(("actor_rollout_ref.rollout.n",),),
     settings={
         "seed": ("data.seed", "seed.train"),
         "algorithm": ("algorithm.adv_estimator",),
@@ -244,4 +245,7 @@ FRAMEWORK = Framework(
     step_keys=("training/global_step",),
     flat=_dotted,
     seconds_keys=("timing_s/step",),
+)
+EASYR1 = replace(
+    FRAMEWORK, name="EasyR1", own_keys=(), own_config=(("worker.rollout.n", "data.rollout_batch_size"),)
 )
