@@ -269,5 +269,5 @@ def cards(text: str) -> Cards:
     if not mib or not re.fullmatch(r"[1-9][0-9]{0,3}|", count):
         accepted = f"a name, or a memory in GiB, e.g. 80g, and :COUNT; names are {', '.join(_GPU_MIB)}"
         suggestion = nearest(name, _GPU_MIB) if name not in _GPU_MIB else ""
-        raise SpecError([Issue("--machine", found=text, accepted=accepted, nearest=suggestion)])
+        raise SpecError([Issue("GPUs", found=text, accepted=accepted, nearest=suggestion)])
     return Cards(int(count or 1), int(mib * 2**20), "" if memory else name)

@@ -60,9 +60,10 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
     keywords = shared.law_keywords(options)
     with notes_on_failure(reading.runs.notes), stages() as progress:
         result = isolaw.answer(reading.runs, compute, progress=progress, **keywords, **limits)
+    if files is not None:  # before a reader of the output, such as head, can end the command
+        _write_files(result, compute, reading, files, str(commands.this(ctx.obj)))
     print_document(result)
     if files is not None:
-        _write_files(result, compute, reading, files, str(commands.this(ctx.obj)))
         note(f"Saved the law to {files[0]} and the page to {files[1]}.")
     return 0 if result.prediction.options else 1
 

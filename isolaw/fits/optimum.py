@@ -36,7 +36,10 @@ def optimum(
     """
     best, is_flat = cut.best[:, 0], cut.flat[:, 0]
     if is_flat[0]:
-        text = f"at this budget no measured {SYMBOL_OF[document.axis]} is better than another"
+        n = SYMBOL_OF[document.axis]
+        text = f"at this budget no measured {n} is better than another"
+        if len(candidates) == 1:
+            text = f"this budget buys steps of only {n} = {candidates[0].level(document.axis):,}"
         flags.append(Flag(Code.FLAT, text))
         return REFUSED, REFUSED, REFUSED
     best_n, best_b = cut.log2_n[best], cut.log2_b[best]
@@ -47,7 +50,7 @@ def optimum(
     axis = cut.log2_b if document.hold == "n" else cut.log2_n
     n_star = _best_level(np.where(is_flat, np.nan, axis[best]), axis, is_far, is_bound, levels)
     if not is_paper:
-        n_star = _to_measured_level(n_star, document)
+        n_star = to_measured_level(n_star, document)
     _flag_edges(axis, best, document, flags)
     in_hours = any(candidate.rate != 1.0 for candidate in candidates)
     log2_m = math.log2(budget) - cut.log2_n - cut.log2_b  # log2 M of each allocation
@@ -105,7 +108,7 @@ def _divide(total: float, q: Quantity) -> Quantity:
     return Quantity(total / q.value, ends, opposite.get(q.status, q.status))
 
 
-def _to_measured_level(n_star: Quantity, document: LawDocument) -> Quantity:
+def to_measured_level(n_star: Quantity, document: LawDocument) -> Quantity:
     """Move the only end of n*'s interval to the next measured n if it is in the outermost gap of the grid.
 
     In this gap, measurements exist on one side only, so draws underestimate the uncertainty of the end.

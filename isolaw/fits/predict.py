@@ -126,9 +126,10 @@ def predict(
     flags += _flags(law, candidates, options)
     if options and surface is not None and not hours:
         flags += _fall_flags(surface, document, budget, candidates, options[0])
-    rules = {} if hours or not options else document.rules.choices(budget)
     max_compute = min(FAR * comparable_compute(document.grid), LARGEST_BUDGET)
     n_values = [c.level(document.axis) for c in candidates]
+    choices = {} if hours or not options else document.rules.choices(budget)
+    rules = {rule: min(n, max(n_values)) for rule, n in choices.items()}  # of what the limits allow
     batches = [c.problems_per_batch for c in candidates]
     unit = "seconds" if hours else "rollouts" if document.hold == "B" else document.x.unit
     purse = Purse(budget, unit, cost)
@@ -303,7 +304,7 @@ def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: li
     flags += flags_with(document.flags, Code.ONE_SEED, Code.TWO_SEEDS, Code.LONE_RUNS, Code.LACK_OF_FIT)
     if len(law.draws) <= 1:
         reason = "the file of draws is missing" if document.bootstrap.draws else "the fit made no draws"
-        text = f"{reason}, so there are no intervals, no expected loss, and no next run"
+        text = f"{reason}, so there are no intervals, no next run, and only losses of the estimate"
         flags.append(Flag(Code.NO_DRAWS, text))
     return flags
 

@@ -143,7 +143,7 @@ class Prediction(Shown):
         """What to do next: runs to add, or the final run, with their command."""
         assert self.document is not None
         sweep, a = sweep_of(self.document), self.allocation
-        if flags_with(self.flags, Code.FLAT):
+        if flags_with(self.document.flags, Code.FLAT):
             return NextStep("Check the metric, or train until it rises.", "The reward never changed.")
         if flags_with(self.flags, Code.NO_DRAWS):
             return NextStep("Fit with draws: without them, isolaw cannot tell which run is worth its price.")

@@ -43,7 +43,7 @@ _CAVEATS = {
     Caveat.ONE_PUBLICATION: "Only one publication covers this budget, and its rows in the table share runs.",
     Caveat.BATCH_NOT_COMPARED: "No published result compares B_p at this budget; "
     "a publication used the B_p above.",
-    Caveat.BATCH_LIMIT: "B_max keeps n below the published n*.",
+    Caveat.BATCH_LIMIT: "The limit on B_p · n keeps n below the published n*.",
     Caveat.DIFFICULTY_UNKNOWN: "You gave no difficulty, although n* may depend on it. It is easy if the base "
     "model's avg@16 is 0.3 to 0.6, and hard if it is at most 0.0625.",
     Caveat.SIZE_UNKNOWN: "You gave no model size; isolaw assumes about 7B.",
@@ -105,7 +105,7 @@ def _answer(advice: Advice) -> list[str]:
     if not advice.sweeps:
         return [
             _start_line(advice),
-            "No sweep of three n, each with enough steps to learn, fits into this budget and B_max.",
+            "No sweep of three n, each with enough steps to learn, fits into this budget and into the limit on B_p · n.",
         ]
     lr, batch, grid = advice.sweeps
     return [

@@ -69,6 +69,8 @@ def _which_is_better(comparison: ShapeComparison) -> str:
             f"A and B are within {comparison.tolerance:g} of each other {condition} "
             f"(probability {_probability_text(comparison.equal)})"
         )
+    if (comparison.neither or 0.0) >= _SURE:
+        return f"The runs do not show which configuration is better {condition}, which neither reaches"
     p_b = 1 - p_a - (comparison.neither or 0.0)
     name, probability = ("A", p_a) if p_a >= p_b else ("B", p_b)
     if probability >= _SURE:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from isolaw.evidence import Quantity, count, in_reward, interval, number
 from isolaw.fits.flags import Code, Flag, flags_with
 from isolaw.fits.laws.equations import LAWS, equation, form_equation, parameters, preferred
+from isolaw.fits.optimum import to_measured_level
 from isolaw.runs import SYMBOL_OF
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def notes(flags: Iterable[Flag]) -> list[str]:
     """
     stated_elsewhere = (Code.SIMULATED, Code.NO_SATURATION)
     texts = [caution.text for caution in flags if caution.code not in stated_elsewhere]
-    named = [text.startswith("isolaw ") or not text[1:2].islower() for text in texts]  # names, such as n*
+    first_words = [text.partition(" ")[0] for text in texts]
+    named = [w == "isolaw" or "/" in w or not w[1:2].islower() for w in first_words]  # names, such as n*
     pairs = zip(texts, named, strict=True)
     return [text if is_name else text[:1].upper() + text[1:] for text, is_name in pairs]
 
@@ -85,7 +87,10 @@ def ends(document: LawDocument) -> str:
     Only the recommendation gives a value of n, so that each text names a single n for a budget.
     """
     known = [p for p in document.frontier if p.n_star.status != "not_identified"] or document.frontier
-    texts = [f"{star(p.n_star)} at {symbol(document)} = {number(p.x)}" for p in (known[0], known[-1])]
+    texts = [
+        f"{star(to_measured_level(p.n_star, document))} at {symbol(document)} = {number(p.x)}"
+        for p in (known[0], known[-1])
+    ]
     n, levels = SYMBOL_OF[document.axis], [entry.level(document.axis) for entry in document.grid]
     return f"{n}*, the {n} of {min(levels)}–{max(levels)} with the highest reward, is {' and '.join(texts)}."
 
@@ -152,7 +157,7 @@ def verdict(document: LawDocument) -> str:
     if flags_with(document.flags, Code.FLAT):
         return "isolaw prefers no law, since the reward never changed."
     if comparison.refused == "few_seeds":
-        return f"Comparing laws needs 3 seeds per configuration; some have {comparison.seeds}."
+        return f"Comparing laws needs 3 seeds per configuration; some have only {comparison.seeds}."
     if not comparison.laws:
         no_law = "isolaw prefers no law: the logistic does not describe " + SYMBOL_OF[document.axis]
         return f"{no_law}*." if comparison.verdict == "no law" else ""

@@ -257,7 +257,8 @@ def stars(prediction: Prediction) -> dict[str, str]:
         return {}
     n_star = prediction.n_star
     texts = {"n*": law_text.star(n_star), "B_p*": law_text.star(prediction.b_star)}
-    if n_star.status in ("lower_bound", "upper_bound") and flags_with(prediction.flags, Code.CENSORED):
+    is_bound = n_star.status in ("lower_bound", "upper_bound") and _law(prediction).method == "paper"
+    if is_bound and flags_with(prediction.flags, Code.CENSORED):
         texts["n*"] += ", which is only a bound so far beyond the runs"
     return {f"{name}*": texts[f"{name}*"] for name in chosen(_law(prediction))}
 
