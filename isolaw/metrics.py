@@ -1,4 +1,4 @@
-"""Compute metrics from counts of correct answers: avg@k, best@k, worst@k and the pass@1 landscape.
+"""Compute metrics from counts of correct answers: avg@k, best@k, worst@k, and the pass@1 landscape.
 
 For one problem with K samples and c correct samples, these are unbiased estimates over subsets of k ≤ K
 samples (Chen et al. 2021, arXiv 2107.03374, for best@k = pass@k; worst@k is analogous)::
@@ -33,11 +33,10 @@ _SPREADS = {"std", "min", "max", "var", "stddev"}
 
 
 class _Landscape(NamedTuple):
-    """The distribution of pass@1 over problems: the share at zero, the Gini coefficient and a histogram."""
+    """The distribution of pass@1 over problems: the share at zero, and the Gini coefficient."""
 
     zero_fraction: float
     gini: float
-    histogram: NDArray[np.int64]
 
 
 def parse(metric: str) -> tuple[str, int] | None:
@@ -170,20 +169,17 @@ def expected(metric: str, p: ArrayLike) -> float:
     return float(np.mean(success))
 
 
-def landscape(pass_at_1: ArrayLike, bins: int = 20, zero_below: float = 0.02) -> _Landscape:
-    """Return the pass@1 landscape of a problem set, with ``bins`` equal bins of [0, 1].
+def landscape(pass_at_1: ArrayLike, zero_below: float = 0.02) -> _Landscape:
+    """Return the pass@1 landscape of a problem set.
 
     ``pass_at_1`` (problems,) contains the success probability of each problem, or its estimate. A problem
     below ``zero_below`` counts as zero-pass (the paper's p < 0.02).
 
-    >>> shape = landscape([0.0, 0.0, 1.0, 1.0], bins=2)
-    >>> shape.zero_fraction, shape.gini, shape.histogram
-    (0.5, 0.5, array([2, 2]))
+    >>> shape = landscape([0.0, 0.0, 1.0, 1.0])
+    >>> shape.zero_fraction, shape.gini
+    (0.5, 0.5)
     """
     p = np.sort(np.asarray(pass_at_1, dtype=np.float64))
     total = p.sum()
     gini = float(np.arange(1 - p.size, p.size, 2) @ p / (p.size * total)) if total > 0 else 0.0
-    cumulative = np.searchsorted(p, np.arange(bins + 1) / bins)
-    cumulative[-1] = p.size  # 1 belongs to the last bin
-    counts = cumulative[1:] - cumulative[:-1]
-    return _Landscape(float(np.searchsorted(p, zero_below) / p.size), gini, counts.astype(np.int64))
+    return _Landscape(float(np.searchsorted(p, zero_below) / p.size), gini)

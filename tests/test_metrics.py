@@ -82,19 +82,13 @@ def test_expectation_of_an_unknown_metric() -> None:
         metrics.expected("reward", [0.5])
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.integers(1, 30))
-def test_landscape_by_the_definitions(p: list[float], bins: int) -> None:
-    got = metrics.landscape(p, bins=bins)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
+def test_landscape_by_the_definitions(p: list[float]) -> None:
+    got = metrics.landscape(p)
     assert got.zero_fraction == pytest.approx(sum(x < 0.02 for x in p) / len(p))
     mean_difference = sum(abs(x - y) for x in p for y in p) / len(p) ** 2
     mean = sum(p) / len(p)
     assert got.gini == pytest.approx(mean_difference / (2 * mean) if mean > 0 else 0.0, abs=1e-9)
-    assert got.histogram.sum() == len(p)
-    assert got.histogram.size == bins
-
-
-def test_histogram_bins() -> None:
-    assert metrics.landscape([0.0, 0.1, 0.25, 0.74, 1.0], bins=4).histogram.tolist() == [2, 1, 1, 1]
 
 
 def test_gini_of_known_sets() -> None:

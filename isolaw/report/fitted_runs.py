@@ -154,11 +154,6 @@ class FittedRuns:
         compute = _common_compute(rows)
         return compute, _final_rewards(rows, compute)
 
-    def densest_batch(self) -> int:
-        """Return the B_p that was run with the most distinct n; if several tie, the smallest."""
-        counts = self.metric_rows().groupby("problems_per_batch")["rollouts_per_problem"].nunique()
-        return int(counts[counts == counts.max()].index.min())
-
 
 def _common_compute(points: pd.DataFrame) -> float:
     """Return the largest compute that every configuration reached.

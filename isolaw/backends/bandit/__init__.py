@@ -10,7 +10,6 @@ the simulator knows:
 - ``avg@k``, ``best@k``, ``worst@k``: from ``evaluation.samples`` answers to each problem, as for a language
   model. With ``samples = 0`` they are exact (`isolaw.metrics.expected`).
 - ``zero_fraction``, ``gini``: the pass@1 landscape (`isolaw.metrics.landscape`), always exact.
-- ``histogram`` (optional): the share of problems with p in each of 20 bins, ``pass@1 in [0.00, 0.05)`` etc.
 
 For the whole run, metrics of the set ``train`` include ``drift``, the squared distance of the policy's
 parameters from their initial values.
@@ -41,8 +40,6 @@ from isolaw.simulators.presets import shipped
 from isolaw.simulators.problems import ORDER
 
 _EVAL_SETS = ("validation", "train")
-_HISTOGRAM = "histogram"  # the optional metric
-_BINS = 20
 _ADVANTAGES_OF: dict[str, tuple[str, ...]] = {"grpo": ADVANTAGES, "dr_grpo": ("centred",)}
 _LARGEST_GB = 4.0
 _MODELLED_KEYS = {
@@ -60,8 +57,6 @@ class _Evaluation:
 
     def __init__(self, spec: RunSpec, stream: Callable[[int, int], np.random.Generator]) -> None:
         self.spec, self.stream = spec, stream
-        self.accuracies = [name for name in spec.evaluation.metrics if name != _HISTOGRAM]
-        self.has_histogram = _HISTOGRAM in spec.evaluation.metrics
 
     def rows(self, model: Model, step: int) -> list[Measurement]:
         """Return all measurements after ``step`` steps; raise `RunError` if the run has diverged."""
@@ -79,19 +74,14 @@ class _Evaluation:
     def _accuracies(self, eval_set: str, p: Floats, index: int, step: int) -> Iterator[Measurement]:
         samples = self.spec.evaluation.samples
         correct: Any = binomial(self.stream(index, step), samples, p) if samples else None
-        for name in self.accuracies:
+        for name in self.spec.evaluation.metrics:
             value = metrics.evaluate(name, correct, samples) if samples else metrics.expected(name, p)
             yield Measurement(eval_set, name, value, p.size, samples or None)
 
     def _landscape(self, eval_set: str, p: Floats) -> Iterator[Measurement]:
-        landscape = metrics.landscape(p, bins=_BINS)
+        landscape = metrics.landscape(p)
         yield Measurement(eval_set, "zero_fraction", landscape.zero_fraction, p.size)
         yield Measurement(eval_set, "gini", landscape.gini, p.size)
-        if self.has_histogram:
-            for i, count in enumerate(landscape.histogram):
-                end = "]" if i == _BINS - 1 else ")"
-                name = f"pass@1 in [{i / _BINS:.2f}, {(i + 1) / _BINS:.2f}{end}"
-                yield Measurement(eval_set, name, count / p.size, p.size)
 
 
 def _model_issues(spec: RunSpec) -> Iterator[Issue]:
@@ -184,10 +174,9 @@ def _evaluation_issues(spec: RunSpec) -> Iterator[Issue]:
     yield from sampling_issues(spec, "the simulator does not model it")
     for name in spec.evaluation.metrics:
         parsed = metrics.parse(name)
-        if name != _HISTOGRAM and (parsed is None or (samples and parsed[1] > samples)):
+        if parsed is None or (samples and parsed[1] > samples):
             limit = f" with k ≤ {samples} (or evaluation.samples = 0, exact)" if samples else ""
-            accepted, close = f"avg@k, best@k, worst@k{limit}, {_HISTOGRAM}", nearest(name, [_HISTOGRAM])
-            yield Issue("evaluation.metrics", found=name, accepted=accepted, nearest=close)
+            yield Issue("evaluation.metrics", found=name, accepted=f"avg@k, best@k, worst@k{limit}")
 
 
 # The simulators' η is the lr at B = 1 with square-root scaling.

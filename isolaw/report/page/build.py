@@ -16,7 +16,7 @@ from isolaw.fits.document.schema import LawDocument
 from isolaw.readers.reading import Reading
 from isolaw.registry import __version__
 from isolaw.report.fitted_runs import FittedRuns
-from isolaw.report.page import law_charts, problems, run_charts
+from isolaw.report.page import law_charts, responses, run_charts
 from isolaw.report.page.budgets import Budgets, budget_texts
 from isolaw.report.page.chart import PageSection, palette, text
 from isolaw.report.text import law as law_text
@@ -109,8 +109,7 @@ def content(study: FittedRuns, facts: PageContent, plotly: str) -> dict[str, Any
         law_charts.section(study, budgets),
         PageSection("reward", "The runs", charts=[law_charts.reward(study, run_ids, budgets)]),
         run_charts.at_one_compute(study),
-        problems.landscape(study),
-        problems.responses(facts.responses),
+        responses.section(facts.responses),
         run_charts.health_section(study, facts.failed),
         run_charts.backtest(facts.backtest),
     ]

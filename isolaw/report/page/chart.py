@@ -46,14 +46,13 @@ class Chart:
 
 @dataclass
 class PageSection:
-    """A section of the page: sentences, charts (next to each other if ``small``) and tables."""
+    """A section of the page: sentences, charts and tables."""
 
     name: str
     title: str
     lines: list[str] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    small: bool = False
 
 
 def text(value: object) -> str:

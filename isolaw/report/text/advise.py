@@ -105,7 +105,7 @@ def _answer(advice: Advice) -> list[str]:
     if not advice.sweeps:
         return [
             _start_line(advice),
-            "No sweep of three n, each with enough steps to learn, fits into this budget and into the limit on B_p · n.",
+            "No sweep of three n, each with enough steps to learn, fits into this budget and your limit.",
         ]
     lr, batch, grid = advice.sweeps
     return [

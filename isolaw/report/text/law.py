@@ -157,7 +157,7 @@ def verdict(document: LawDocument) -> str:
     if flags_with(document.flags, Code.FLAT):
         return "isolaw prefers no law, since the reward never changed."
     if comparison.refused == "few_seeds":
-        return f"Comparing laws needs 3 seeds per configuration; some have only {comparison.seeds}."
+        return f"Comparing laws needs 3 seeds per configuration; some have {comparison.seeds}."
     if not comparison.laws:
         no_law = "isolaw prefers no law: the logistic does not describe " + SYMBOL_OF[document.axis]
         return f"{no_law}*." if comparison.verdict == "no law" else ""

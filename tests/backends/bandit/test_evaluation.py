@@ -40,24 +40,6 @@ def test_samples_scatter_around_the_exact_values(spec, values) -> None:
         assert looks.mean() == pytest.approx(exact[0, "validation", metric], abs=4 * error)
 
 
-def test_the_histogram_changes_nothing_else(spec, values) -> None:
-    with_it, without = (
-        values(spec(evaluation={**EXACT, "metrics": ["avg@1", *more]})) for more in (["histogram"], [])
-    )
-    assert without == {key: with_it[key] for key in without}
-
-
-def test_the_histogram_is_the_share_of_problems_in_each_bin(spec, values) -> None:
-    found = values(spec(evaluation={**EXACT, "metrics": ["avg@1", "histogram"]}))
-    last = max(step for step, *_ in found)
-    for step in (0, last):
-        shares = {m: v for (t, s, m), v in found.items() if (t, s) == (step, "train") and "pass@1 in" in m}
-        assert len(shares) == 20
-        assert sum(shares.values()) == pytest.approx(1)
-    easy = [found[0, "train", f"pass@1 in [{k / 20:.2f}, {(k + 1) / 20:.2f})"] for k in range(6, 12)]
-    assert sum(easy) == pytest.approx(1)  # all between 0.3 and 0.6
-
-
 def test_drift_begins_at_nought_and_grows(spec, values) -> None:
     found = values(spec(evaluation=EXACT))
     drift = [v for (_, _, metric), v in sorted(found.items()) if metric == "drift"]

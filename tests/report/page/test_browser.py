@@ -57,7 +57,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         "problems.n_train": "300",
         "problems.n_validation": "200",
         "evaluation.points": "30",
-        "evaluation.metrics": '["avg@4", "best@4", "worst@4", "histogram"]',
         "executor.kind": "inline",
     }
     settings = [part for key, value in keys.items() for part in ("--set", f"{key}={value}")]
@@ -196,7 +195,7 @@ def test_responses_stay_text_and_are_searched(
 
 def test_it_opens_with_every_chart(page: Any) -> None:
     plots = page.locator(".plot")
-    assert plots.count() == 8  # budget, n*, runs, map, three landscapes, zero-pass
+    assert plots.count() == 4  # budget, n*, runs, map
     for i in range(plots.count()):
         assert plots.nth(i).get_attribute("role") == "img"
         assert len(plots.nth(i).get_attribute("aria-label")) > 40

@@ -109,7 +109,6 @@ def text(joint: FittedRuns) -> str:
 
 def test_sections(text: str) -> None:
     assert seen(text).sections == ["budget", "next", "law", "reward", "grid", "health", "how"]
-    assert "pass@1 landscape: the runs did not record results of single problems" in text
     assert "Backtest: not asked for" in text
     assert "isolaw report x -o y.html" in text
     assert "<title>runs/easy · isolaw</title>" in text
@@ -310,25 +309,6 @@ def test_rewards_at_less_than_the_end_say_so(synthetic: Make) -> None:
     said = "Some runs end there; others continue to C = 1.31e7, where another n may be best."
     assert said in render(uneven, facts(uneven))
     assert "Some runs end there" not in render(even, facts(even))
-
-
-@pytest.mark.slow
-def test_per_problem_results_become_a_landscape(synthetic: Make) -> None:
-    runs = synthetic([(32, n) for n in LEVELS], checkpoints=6)
-    looks = runs.points[["run_id", "step", "eval_set"]].drop_duplicates()
-    problems = looks.merge(pd.DataFrame({"problem_id": list("abcd")}), how="cross").assign(samples=4)
-    # Of four problems one is never solved, one always, two half of the time.
-    problems["correct"] = problems["problem_id"].map({"a": 0, "b": 4, "c": 2, "d": 2})
-    own = study(Runs(runs.points, problems=problems), draws=0)
-    page = render(own, facts(own))
-    charts = {chart["name"]: chart for chart in data(page)["charts"]}
-    assert [name for name in charts if name.startswith("landscape")] == [
-        f"landscape-n{n}" for n in (8, 128, 512)
-    ]
-    drawn = charts["landscape-n8"]["data"][0]
-    assert drawn["y"] == [0, 0.5, 1]
-    assert drawn["z"] == [[share] * len(drawn["x"]) for share in (0.25, 0.5, 0.25)]
-    assert "from 4 samples of each problem" in page
 
 
 def test_failed_runs_stand_first(joint: FittedRuns) -> None:

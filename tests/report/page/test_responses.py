@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isolaw.backend import Response
 from isolaw.config import RunSpec
-from isolaw.report.page import problems
+from isolaw.report.page import responses
 from isolaw.store.sweep import SavedResponses
 
 
@@ -22,13 +22,13 @@ def kept(runs: int, evaluations: int, each: int = 8, text: str = "4") -> list[Sa
 def test_it_shows_all_of_few_and_spreads_many() -> None:
     few = kept(2, 3)
     assert problems._choose(few) == few
-    assert len(problems.responses(few).lines) == 1
+    assert len(responses.section(few).lines) == 1
     steps = [one.step for one in problems._choose(kept(1, 61))]
     assert steps == [0, 15, 30, 45, 60]
     many = kept(12, 61)  # 96 responses at one evaluation of each
     shown = problems._choose(many)
     assert [one.step for one in shown] == [0, 30, 60] * 12
-    assert problems.responses(many).lines[1].startswith("The table has 288 of 5,856 kept responses")
+    assert responses.section(many).lines[1].startswith("The table has 288 of 5,856 kept responses")
     crowd = problems._choose(kept(60, 4))
     assert sum(len(one.responses) for one in crowd) <= problems._MOST_RESPONSES
     assert {one.step for one in crowd} == {3}

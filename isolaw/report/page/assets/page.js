@@ -94,15 +94,14 @@
   }
 
   function draw(chart) {
-    const made = figure(chart, isDark() ? "dark" : "light", printing ? Math.min(PRINTED, chart.widest) : undefined);
+    const made = figure(chart, isDark() ? "dark" : "light", printing ? PRINTED : undefined);
     Plotly.react(chart.host, made.data, made.layout, { displayModeBar: false, responsive: true, doubleClick: "reset" });
     [chart.drawn, chart.range] = [true, made.layout.xaxis.range];
   }
 
   const charts = page.charts.map((chart) => {
     const host = one(`[data-chart="${CSS.escape(chart.name)}"]`);
-    const widest = host.closest(".small") ? PRINTED / 2 - 16 : PRINTED;
-    return { ...chart, host, widest, drawn: false };
+    return { ...chart, host, drawn: false };
   });
   const redraw = () => charts.filter((chart) => chart.drawn).forEach(draw);
 
