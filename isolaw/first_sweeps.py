@@ -63,10 +63,7 @@ SweepName = Literal["lr", "batch", "grid"]
 # The head of each file: the question, and what to set in it.
 _HEADS: dict[SweepName, tuple[str, str]] = {
     "lr": ("Which lr is best at one batch size?", ""),
-    "batch": (
-        "Does the best lr grow as √B?",
-        "Set grid.lr to half, one and two times the best lr of lr.toml.",
-    ),
+    "batch": ("Does the best lr grow as √B?", "Set grid.lr to half, one and two times the best lr: {fit}"),
     "grid": ("Which n is best?", "Set recipe.lr to the best lr: {fit}"),
 }
 
@@ -113,7 +110,8 @@ class FirstSweep:
     def text(self, path: Path) -> str:
         """Return the content of its file, which begins with the question and what to set in the file."""
         question, instruction = _HEADS[self.name]
-        fit = commands.fit([commands.unused(f"runs/{name}") for name in ("lr", "batch")], ["--retune", "lr"])
+        earlier = [*_HEADS][: [*_HEADS].index(self.name)]
+        fit = commands.fit([commands.unused(f"runs/{name}") for name in earlier], ["--retune", "lr"])
         to_set = {"real": "problems.set and real.model", "command": "problems.set, command.run and framework"}
         placeholder = to_set.get(self.spec.sweep.backend)
         comments = [

@@ -122,6 +122,11 @@ def test_all_three_run_on_the_simulator_and_are_fitted(
         assert f"isolaw sweep first/{name}.toml --out runs/{name} --dry-run" in stdout
         small = ["--set", "evaluation.points=20", "--set", "executor.kind=inline"]
         assert isolaw("sweep", f"first/{name}.toml", "--out", f"runs/{name}", *small)[0] == 0
+    best = "isolaw fit runs/lr --retune lr"
+    assert best in stdout
+    assert f"times the best lr: {best}\n" in Path("first/batch.toml").read_text()
+    code, said, _ = isolaw(*best.split()[1:])
+    assert (code, "the best lr is" in said) == (0, True)
     fit = "isolaw fit runs/lr runs/batch --retune lr"
     assert fit in stdout
     assert fit in Path("first/grid.toml").read_text()
