@@ -93,7 +93,7 @@ class FirstSweep:
     @property
     def rollouts(self) -> int:
         """The largest number of rollouts that the sweep can generate."""
-        return int(share_of_grid(self.spec, self.runs) * sum(run.rollouts for run in self.runs))
+        return round(share_of_grid(self.spec, self.runs) * sum(run.rollouts for run in self.runs))
 
     @property
     def spent(self) -> Spent | None:
@@ -288,7 +288,7 @@ def _sweeps(point: StartingPoint, backend: str, cost: Cost | None) -> tuple[Firs
 def _race_spend(levels: int) -> float:
     """Return the spend of a race over this many n: even if it drops none, all that it starts reach C."""
     started = math.ceil(levels / 2) if levels == len(_FACTORS) else levels  # every second of five n
-    return max(_RACE_SPEND, (started + _SPARE_RUNS) / (_SEEDS * levels))
+    return math.ceil(1000 * max(_RACE_SPEND, (started + _SPARE_RUNS) / (_SEEDS * levels))) / 1000
 
 
 def _lr_search(case: Case, b: int, levels: Sequence[int], compute: int) -> tuple[int, int, int]:

@@ -41,6 +41,7 @@ def test_every_sweep_is_within_its_limits(limits: dict[str, int]) -> None:
         levels = grid.spec.grid.rollouts_per_problem
         assert all(after == 2 * before for before, after in pairwise(levels))
         assert len(levels) >= 3
+        assert len(str(grid.spec.design.spend)) <= len("0.123")
         race = race_of(grid.spec, grid.runs)  # which may drop no n
         started = [cell for rung in range(len(RUNGS)) for cell in race._entering(rung)]
         assert sum(Request(*cell, 0, race.target).rollouts for cell in started) <= race.spend
