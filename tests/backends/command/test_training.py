@@ -166,6 +166,22 @@ def test_a_sweep_that_names_no_problem_set_continues(
     assert (code, "problems.set is 'problems' in the directory and 'hard'" in said) == (2, True)
 
 
+def test_a_preview_begins_where_the_run_will_continue(
+    sweep_of: Callable[..., Any], tmp_path: Path, isolaw: Callable[..., tuple[int, str, str]]
+) -> None:
+    """At the checkpoint of step 8, although no state was published since the start."""
+    file, out = tmp_path / "sweep.toml", tmp_path / "s"
+    file.write_text(toml_text(sweep_of("until=10", "pause=0", **SIMPLE)))
+    assert isolaw("sweep", file, "--out", out)[0] == 1
+    code, said, _ = isolaw("sweep", file, "--out", out, "--dry-run", "--json")
+    planned, state = json.loads(said), engine.status(out)
+    assert (code, planned["begun"], state["rollouts"]) == (0, 1, 8 * 8)
+    assert planned["remaining_rollouts"] == state["rollouts_planned"] - state["rollouts"] == 12 * 8
+    (environment,) = (command["environment"] for command in planned["commands"])
+    assert environment["ISOLAW_DONE"] == "8"
+    assert environment["ISOLAW_RESUME"].endswith("/out/0/step-8")
+
+
 @pytest.mark.slow
 def test_without_checkpoints_it_starts_again(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     data = sweep_of(n=(2,), checkpoints=None)
