@@ -48,7 +48,7 @@ def test_a_sweep_and_the_same_again(isolaw, tiny, same, file: Path, tmp_path: Pa
     assert code == 0
     assert "4 of 4 runs are done (4 now" in said
     assert "There is no law yet: n*(C) needs at least three values of n at the same B_p" in said
-    assert "4 remain" in notes
+    assert "4 remain," in notes
     assert (out / "sweep.toml").read_text() == TOML
     same(pd.read_parquet(out / "points.parquet"), engine.sweep(tiny()))
     code, said, _ = isolaw("sweep", file, "--out", out)
@@ -179,6 +179,14 @@ def test_every_run_fails(isolaw, file: Path, tmp_path: Path) -> None:
     assert "Traceback" not in notes
     assert notes.count("(B_p = 8, n = ") == 4
     assert "0 of 4 runs are done" in said
+
+
+def test_a_single_run_is_described_in_the_singular(isolaw, file: Path, tmp_path: Path) -> None:
+    one = ["--set", "grid.rollouts_per_problem=[4]", "--set", "sweep.seeds=1"]
+    code, said, notes = isolaw("sweep", file, "--out", tmp_path / "one", *one)
+    assert (code, "1 of 1 run is done (1 now" in said) == (0, True)
+    assert "1 run (1 configuration, 1 seed) to C = 20,000 rollouts\n" in notes
+    assert "0 runs are done; 1 remains, with 20,000 rollouts" in notes
 
 
 def settings(*changes: str) -> list[str]:

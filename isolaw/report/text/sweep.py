@@ -68,9 +68,8 @@ def _quoted(line: str) -> str:
 
 def diverged(state: Mapping[str, Any]) -> list[str]:
     """Return a warning about done runs that ended in NaN, from `isolaw.engine.status`."""
-    if not state["diverged"]:
-        return []
-    return [f"warning: {state['diverged']} of {state['done']} done runs diverged: their last values are NaN"]
+    alike, done = state["diverged"], count(state["done"], "done run")
+    return [f"warning: {alike} of {done} diverged: the last values are NaN"] if alike else []
 
 
 def note_lines(notes: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -97,7 +96,7 @@ def sweep_state(state: Mapping[str, Any]) -> list[str]:
     activity += ["an engine is running"] if state["running"] else []
     names = short_ids(failure["run_id"] for failure in state["failures"])
     lines = [
-        f"{state['directory']}: {state['runs']} runs of {state['backend']} to "
+        f"{state['directory']}: {count(state['runs'], 'run')} of {state['backend']} to "
         f"C = {number(state['compute'])}: {state['done']} done, {state['started']} started, "
         f"{state['waiting']} waiting, {state['failed']} failed",
         "; ".join(
@@ -139,20 +138,20 @@ def sweep_summary(sweep: Mapping[str, Any], backend: str) -> list[str]:
     design = sweep.get("design")
     configurations = design["cells"] if design else sweep["configurations"]
     b, n = (", ".join(map(str, sorted({shape[index] for shape in configurations}))) for index in (0, 1))
-    done = sweep["runs"] - sweep["todo"]
     axes = "".join(f" × {name} = {', '.join(map(_bare, values))}" for name, values in sweep["axes"].items())
     defaults = ", ".join(
         f"{name} = {' or '.join(map(_value, values))}" for name, values in sweep["defaults"].items()
     )
     started = f" ({sweep['begun']} of them started)" if sweep["begun"] else ""
-    subject = "a race" if design else count(sweep["runs"], "run")
+    subject, todo = "a race" if design else count(sweep["runs"], "run"), sweep["todo"]
     return [
         f"{backend}: {subject} ({count(len(configurations), 'configuration')}, "
-        f"{count(len(sweep['seeds']), 'seed')}{axes}) to C = {number(sweep['compute'])} rollouts each",
+        f"{count(len(sweep['seeds']), 'seed')}{axes}) to C = {number(sweep['compute'])} rollouts"
+        f"{'' if subject == '1 run' else ' each'}",
         f"B_p = {b}; n = {n}",
         *([f"recipe defaults: {defaults}"] if defaults else []),
         *(race.summary(design, sweep["runs"]) if design else []),
-        f"{count(done, 'run')} {'is' if done == 1 else 'are'} done; {sweep['todo']} remain{started}, with "
+        f"{done_runs(sweep['runs'] - todo)}; {todo} remain{'s' if todo == 1 else ''}{started}, with "
         f"{number(sweep['remaining_rollouts'])} rollouts",
         *sweep["notes"],
     ]
@@ -231,24 +230,31 @@ def place_summary(place: Mapping[str, Any]) -> str:
     return f"{place['kind']}: {needs}; {limit} at a time{options}"
 
 
+def done_runs(done: int, runs: int | None = None) -> str:
+    """Return how many ``runs`` are done.
+
+    >>> done_runs(1), done_runs(1, 1), done_runs(0, 8)
+    ('1 run is done', '1 of 1 run is done', '0 of 8 runs are done')
+    """
+    subject = count(done, "run") if runs is None else f"{done} of {count(runs, 'run')}"
+    return f"{subject} {'is' if 1 in (done, runs) else 'are'} done"
+
+
 def result(resolved: ResolvedSweep, state: Mapping[str, Any], new_count: int, seconds: float) -> list[str]:
     """Return the result of a sweep of which ``new_count`` runs have just ended, and the next command."""
-
-    directory = state["directory"]
+    directory, done = state["directory"], done_runs(state["done"], state["runs"])
     if resolved.adaptive is not None:
         history = resolved.adaptive.history
         lines = [
             *(["", *race.standings(history[-1])] if history[-1].standings else []),
-            f"{state['done']} of {state['runs']} runs are done (in {seconds:.1f} s): {state['points']}",
+            f"{done} (in {seconds:.1f} s): {state['points']}",
             *race.result(history, resolved.adaptive.whole, resolved.adaptive.race.cells),
         ]
     elif not new_count and not state["todo"]:
-        lines = [f"Nothing is left to do: {state['done']} runs are done in {directory}."]
+        lines = [f"Nothing is left to do: {done_runs(state['done'])} in {directory}."]
     else:
-        lines = [
-            f"{state['done']} of {state['runs']} runs are done ({new_count} now, in {seconds:.1f} s), "
-            f"with {number(state['rollouts'])} rollouts: {state['points']}"
-        ]
+        made = f"{new_count} now, in {seconds:.1f} s"
+        lines = [f"{done} ({made}), with {number(state['rollouts'])} rollouts: {state['points']}"]
     return [*lines, *_next_fit(directory)] if state["done"] else lines
 
 

@@ -278,7 +278,7 @@ def test_a_reward_that_becomes_nan_is_kept_as_a_fact_of_the_run(
     assert rewards["step"].tolist() == [1, 2, 4, 5]  # the NaN at step 3 was not measured
     state = engine.status(tmp_path / "s")
     assert state["diverged"] == state["done"] == 1
-    assert any("1 of 1 done runs diverged" in line for line in sweep_state(state))
+    assert any("1 of 1 done run diverged" in line for line in sweep_state(state))
 
 
 HOSTILE = {
