@@ -13,6 +13,7 @@ from isolaw.executors.waiting import kind_of_failure
 from isolaw.fits.fit_options import fit_options
 from isolaw.report.text import costs, race
 from isolaw.store import SweepStore
+from isolaw.store.folder import POINTS
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
@@ -243,18 +244,19 @@ def done_runs(done: int, runs: int | None = None) -> str:
 def result(resolved: ResolvedSweep, state: Mapping[str, Any], new_count: int, seconds: float) -> list[str]:
     """Return the result of a sweep of which ``new_count`` runs have just ended, and the next command."""
     directory, done = state["directory"], done_runs(state["done"], state["runs"])
+    table = f": {state['points']}" if SweepStore(directory).root.status(POINTS) else ""
     if resolved.adaptive is not None:
         history = resolved.adaptive.history
         lines = [
             *(["", *race.standings(history[-1])] if history[-1].standings else []),
-            f"{done} (in {seconds:.1f} s): {state['points']}",
+            f"{done} (in {seconds:.1f} s){table}",
             *race.result(history, resolved.adaptive.whole, resolved.adaptive.race.cells),
         ]
     elif not new_count and not state["todo"]:
         lines = [f"Nothing is left to do: {done_runs(state['done'])} in {directory}."]
     else:
         made = f"{new_count} now, in {seconds:.1f} s"
-        lines = [f"{done} ({made}), with {number(state['rollouts'])} rollouts: {state['points']}"]
+        lines = [f"{done} ({made}), with {number(state['rollouts'])} rollouts{table}"]
     return [*lines, *_next_fit(directory)] if state["done"] else lines
 
 

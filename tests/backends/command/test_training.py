@@ -182,6 +182,17 @@ def test_a_preview_begins_where_the_run_will_continue(
     assert environment["ISOLAW_RESUME"].endswith("/out/0/step-8")
 
 
+def test_a_script_that_is_missing(
+    sweep_of: Callable[..., Any], tmp_path: Path, isolaw: Callable[..., tuple[int, str, str]]
+) -> None:
+    file, out = tmp_path / "sweep.toml", tmp_path / "s"
+    file.write_text(toml_text(sweep_of(n=(2, 4, 8), run=[sys.executable, "missing.py"])))
+    code, said, _ = isolaw("sweep", file, "--out", out, "--set", "executor.same_failures=2")
+    assert (code, (out / "points.parquet").exists()) == (1, False)
+    assert said.startswith("0 of 3 runs are done (0 now")
+    assert said.endswith("with 0 rollouts\n")
+
+
 @pytest.mark.slow
 def test_without_checkpoints_it_starts_again(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     data = sweep_of(n=(2,), checkpoints=None)
