@@ -220,7 +220,8 @@ def _execute(
                     failed[event.run_id] = event.cause
                     if len(ended) < len(reached):  # the last failure is reported below, with its file
                         cause = event.cause.partition("\n")[0]
-                        note(f"warning: run {event.run_id[:8]} failed: {cause}; the others continue")
+                        ending = "" if event.halted else "; the others continue"
+                        note(f"warning: run {event.run_id[:8]} failed: {cause}{ending}")
                 advance = max(event.compute - reached[event.run_id], 0)
                 reached[event.run_id] += advance
                 update(advance=advance, description=f"{len(ended)}/{len(reached)} runs")

@@ -187,10 +187,12 @@ def test_a_script_that_is_missing(
 ) -> None:
     file, out = tmp_path / "sweep.toml", tmp_path / "s"
     file.write_text(toml_text(sweep_of(n=(2, 4, 8), run=[sys.executable, "missing.py"])))
-    code, said, _ = isolaw("sweep", file, "--out", out, "--set", "executor.same_failures=2")
+    code, said, notes = isolaw("sweep", file, "--out", out, "--set", "executor.same_failures=2")
     assert (code, (out / "points.parquet").exists()) == (1, False)
     assert said.startswith("0 of 3 runs are done (0 now")
     assert said.endswith("with 0 rollouts\n")
+    assert notes.count("; the others continue") == 1  # not after the failure that aborts the sweep
+    assert "isolaw aborts the sweep; 1 more" in notes
 
 
 @pytest.mark.slow
