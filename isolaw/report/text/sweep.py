@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isolaw import commands
+from isolaw.allocation import Cell
 from isolaw.errors import Refused
 from isolaw.evidence import columns, count, number
 from isolaw.executors.waiting import kind_of_failure
-from isolaw.fits.fit_options import fit_options
+from isolaw.fits.fit_options import choose_reward, fit_options
+from isolaw.fits.selection import differing, measured_points
 from isolaw.report.text import costs, race
 from isolaw.store import SweepStore
 from isolaw.store.folder import POINTS
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _HASH_DIGITS = 64  # digits of a run id, which is a SHA-256 hash
 _LEAST_DIGITS = 8
+_SHAPE = ["problems_per_batch", "rollouts_per_problem"]
 _NOTES_SHOWN = 3  # notes of each kind in a text
 _MEMORY_SETTINGS = (
     "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "gpu_memory"
@@ -257,14 +260,22 @@ def result(resolved: ResolvedSweep, state: Mapping[str, Any], new_count: int, se
     else:
         made = f"{new_count} now, in {seconds:.1f} s"
         lines = [f"{done} ({made}), with {number(state['rollouts'])} rollouts{table}"]
-    return [*lines, *_next_fit(directory)] if state["done"] else lines
+    return [*lines, *_next_step(directory)] if state["done"] else lines
 
 
-def _next_fit(directory: str) -> list[str]:
-    """Return the command that fits the runs, or the reason why they cannot be fitted."""
-
+def _next_step(directory: str) -> list[str]:
+    """Return the command that fits the runs, or without three n or B_p the best lr's or the last rewards."""
+    runs, sources = SweepStore(directory).collect(), [commands.path(directory)]
+    table = runs.table()
     try:
-        options = fit_options(SweepStore(directory).collect())
+        if table[_SHAPE].nunique().max() > 2:
+            return [f"Next: {commands.fit(sources, fit_options(runs), f'{directory}/law.json')}"]
+        metric, eval_set, options = choose_reward(runs)
     except Refused as error:
         return [f"There is no law yet: {error}"]
-    return [f"Next: {commands.fit([commands.path(directory)], options, f'{directory}/law.json')}"]
+    if (varying := differing(table)) == ["lr"]:
+        return [f"Next: {commands.fit(sources, [*options, '--retune', 'lr'])}"]
+    ends = measured_points(runs, metric, eval_set).sort_values("step").groupby("run_id").last()
+    rewards = ends.groupby(_SHAPE)["value"].mean().items()
+    texts = [f"{number(reward)} at {Cell(*shape).label}" for shape, reward in rewards]
+    return [] if varying else [f"The last {metric} on {eval_set}: {'; '.join(texts)}"]
