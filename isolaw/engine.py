@@ -21,7 +21,7 @@ from isolaw.errors import NoHistory, RunError, StoreError
 from isolaw.evidence import Simulated
 from isolaw.executors.waiting import Event
 from isolaw.registry import traits
-from isolaw.resolve import ResolvedSweep, issues_of, resolve_sweep
+from isolaw.resolve import ResolvedSweep, issues_of, resolve_sweep, resume_point
 from isolaw.runs import Runs
 from isolaw.step_cost import HOUR_S
 from isolaw.store import SweepStore, tables
@@ -164,6 +164,7 @@ def _execute(
 def status(out: str | Path) -> dict[str, Any]:
     """Return a sweep's progress: numbers of runs by state, rollouts generated and planned, and failures.
 
+    Rollouts that an interrupted run will generate again do not count.
     ``diverged`` is the number of done runs whose last values contain NaN. ``run_notes`` are the notes of runs
     that have not failed (`isolaw.backend.RunNote`). ``at_work`` is the number of locked runs. It includes
     jobs that outlive their engine, and excludes runs on machines of a Ray cluster that do not share the
@@ -178,19 +179,20 @@ def status(out: str | Path) -> dict[str, Any]:
     attributes = [tables.attributes_of(run_spec) for run_spec in specs.values()]
     counts = {"done": 0, "failed": 0, "started": 0, "waiting": 0}
     failures, notes, rollouts, planned_rollouts, locked, diverged_count = [], [], 0, 0, 0, 0
+    running = store.in_use
     first_and_last: list[list[dict[str, Any]]] = []
     for run_id, run_spec in specs.items():
         run = store.run(run_id)
         try:
-            recorded, failure = run.recorded(), run.failure
+            recorded, failure, at_work = run.recorded(), run.failure, run.holder is not None
+            finished = recorded.is_done(run_spec)  # a replayed run can end before the horizon
+            kept = running or at_work or finished
+            rollouts += recorded.reached if kept else resume_point(run, run_spec)[1]
         except OSError as error:  # no permission, a bad sector
             damaged[run_id] = str(error)
             continue
         if recorded.damage:
             damaged[run_id] = recorded.damage
-        # A replayed run can end before the horizon.
-        finished = recorded.is_done(run_spec)
-        rollouts += recorded.reached
         first_and_last.append(recorded.checkpoints[:1] + recorded.checkpoints[-1:])
         planned_rollouts += recorded.reached if finished else run_spec.rollouts
         keys = ("problems_per_batch", "rollouts_per_problem", "seed")
@@ -201,7 +203,7 @@ def status(out: str | Path) -> dict[str, Any]:
             counts["done"] += 1
             diverged_count += any(row["value"] is None for row in recorded.checkpoints[-1]["rows"])
             continue
-        locked += run.holder is not None
+        locked += at_work
         if failure is not None:
             counts["failed"] += 1
             failures.append({**identity, "cause": failure.get("cause", "unknown")})
@@ -218,7 +220,7 @@ def status(out: str | Path) -> dict[str, Any]:
         "at_work": locked,
         "rollouts": rollouts,
         "rollouts_planned": planned_rollouts,
-        "running": store.in_use,
+        "running": running,
         "race": directory.race_state(store) if spec.design.kind == "race" else None,
         "failures": failures,
         "run_notes": notes,

@@ -63,10 +63,7 @@ SweepName = Literal["lr", "batch", "grid"]
 # The head of each file: the question, and what to set in it.
 _HEADS: dict[SweepName, tuple[str, str]] = {
     "lr": ("Which lr is best at one batch size?", ""),
-    "batch": (
-        "Does the best lr grow as √B?",
-        "Set grid.lr to half, one and two times the best lr of lr.toml.",
-    ),
+    "batch": ("Does the best lr grow as √B?", "Set grid.lr to half, one and two times the best lr: {fit}"),
     "grid": ("Which n is best?", "Set recipe.lr to the best lr: {fit}"),
 }
 
@@ -96,7 +93,7 @@ class FirstSweep:
     @property
     def rollouts(self) -> int:
         """The largest number of rollouts that the sweep can generate."""
-        return int(share_of_grid(self.spec, self.runs) * sum(run.rollouts for run in self.runs))
+        return round(share_of_grid(self.spec, self.runs) * sum(run.rollouts for run in self.runs))
 
     @property
     def spent(self) -> Spent | None:
@@ -113,7 +110,8 @@ class FirstSweep:
     def text(self, path: Path) -> str:
         """Return the content of its file, which begins with the question and what to set in the file."""
         question, instruction = _HEADS[self.name]
-        fit = commands.fit([commands.unused(f"runs/{name}") for name in ("lr", "batch")], ["--retune", "lr"])
+        earlier = [*_HEADS][: [*_HEADS].index(self.name)]
+        fit = commands.fit([commands.unused(f"runs/{name}") for name in earlier], ["--retune", "lr"])
         to_set = {"real": "problems.set and real.model", "command": "problems.set, command.run and framework"}
         unset_keys = to_set.get(self.spec.sweep.backend)
         comments = [
@@ -290,7 +288,7 @@ def _sweeps(point: StartingPoint, backend: str, cost: Cost | None) -> tuple[Firs
 def _race_spend(levels: int) -> float:
     """Return the spend of a race over this many n: even if it drops none, all that it starts reach C."""
     started = math.ceil(levels / 2) if levels == len(_FACTORS) else levels  # every second of five n
-    return max(_RACE_SPEND, (started + _SPARE_RUNS) / (_SEEDS * levels))
+    return math.ceil(1000 * max(_RACE_SPEND, (started + _SPARE_RUNS) / (_SEEDS * levels))) / 1000
 
 
 def _lr_search(case: Case, b: int, levels: Sequence[int], compute: int) -> tuple[int, int, int]:

@@ -20,7 +20,7 @@ from isolaw.backend import Outlook
 from isolaw.backends.real.train.memory.from_shape import cost_of_shape
 from isolaw.config import RunSpec, SweepSpec
 from isolaw.design.directory import race_of
-from isolaw.resolve import ResolvedSweep
+from isolaw.resolve import ResolvedSweep, resume_point
 from isolaw.step_cost import Cost, CostOrigin, Spent
 from isolaw.store import SweepStore
 
@@ -36,10 +36,7 @@ def share_of_grid(spec: SweepSpec, runs: Sequence[RunSpec]) -> float:
 
 
 def remaining_cost(
-    directory: str | Path | None,
-    runs: Iterable[RunSpec],
-    cost: Cost,
-    share: float = 1.0,
+    directory: str | Path | None, runs: Iterable[RunSpec], cost: Cost, share: float = 1.0
 ) -> Spent | None:
     """Return the cost of the steps, evaluations and starts that ``runs`` still need from their last states.
 
@@ -50,11 +47,9 @@ def remaining_cost(
     store = None if directory is None else SweepStore(directory)
     seconds = 0.0
     for run in runs:
-        checkpoints: list[dict[str, Any]] = []
+        last_step = -1
         if store is not None and store.exists:
-            stored = store.run(run.run_id)
-            checkpoints = stored.recorded().up_to(stored.last_state).checkpoints
-        last_step = int(checkpoints[-1]["step"]) if checkpoints else -1
+            last_step, _ = resume_point(store.run(run.run_id), run)
         run_seconds = cost.seconds(
             *run.shape,
             run.steps - max(last_step, 0),
@@ -173,8 +168,7 @@ class Preview:
     @cached_property
     def commands(self) -> list[dict[str, Any]]:
         """The commands that would train the unfinished runs; empty for other backends."""
-        todo = set(self.resolved.todo)
-        return [command for command in self.outlook.commands if command["run_id"] in todo]
+        return [command for command in self.outlook.commands if command["run_id"] in self.resolved.todo]
 
     @cached_property
     def spent(self) -> Spent | None:

@@ -21,7 +21,7 @@ from isolaw.design.directory import Adaptive
 from isolaw.design.race import RUNGS
 from isolaw.errors import Damaged, Issue, SpecError, StoreError, collecting
 from isolaw.evidence import Simulated
-from isolaw.store import SweepStore
+from isolaw.store import RunStore, SweepStore
 from isolaw.store.tables import attributes_of
 from isolaw.trackers import mirror
 
@@ -165,15 +165,13 @@ def _resolved(spec: SweepSpec, store: SweepStore, continued: bool) -> ResolvedSw
         runs += [run.model_copy(update={"compute": max(run.compute, least)}) for run in others]
     unfinished, remaining_rollouts, begun_count, again = [], 0, 0, 0
     for run in runs:
-        stored = store.run(run.run_id)
-        recorded = stored.recorded()
+        recorded = store.run(run.run_id).recorded()
         if not recorded.is_done(run):
             unfinished.append(run)
-            last_state = stored.last_state
-            saved = recorded.up_to(last_state)
-            begun_count += last_state is not None
-            again += bool(recorded.checkpoints) and not saved.checkpoints
-            remaining_rollouts += max(run.rollouts - saved.reached, 0)
+            step, reached = resume_point(store.run(run.run_id), run)
+            begun_count += step >= 0
+            again += bool(recorded.checkpoints) and step < 0
+            remaining_rollouts += max(run.rollouts - reached, 0)
     if unused := executors.unused_keys(spec.executor):
         notes.append(f"with executor.kind = {spec.executor.kind!r}, isolaw does not use {', '.join(unused)}")
     if again:
@@ -183,6 +181,22 @@ def _resolved(spec: SweepSpec, store: SweepStore, continued: bool) -> ResolvedSw
     return ResolvedSweep(
         spec, runs, todo, begun_count, remaining_rollouts, notes, recorded_runs, adaptive, is_part
     )
+
+
+def resume_point(run: RunStore, spec: RunSpec) -> tuple[int, int]:
+    """Return the step and the rollouts from which a run continues; -1 and 0 if it starts from the beginning.
+
+    A trainer's own checkpoint can be newer than the run's last state.
+    """
+    kept = run.settled()
+    step, compute = (kept[-1]["step"], kept[-1]["compute"]) if kept else (-1, 0)
+    if spec.backend == "command":
+        from isolaw.backends.command import options, training
+
+        made = min(training.next_attempt(run.out, options.CommandOptions.of(spec))[1], spec.steps)
+        if made > max(step, 0):
+            return made, made * spec.batch_rollouts
+    return step, compute
 
 
 def issues_of(spec: SweepSpec) -> list[Issue]:

@@ -41,6 +41,7 @@ def test_every_sweep_is_within_its_limits(limits: dict[str, int]) -> None:
         levels = grid.spec.grid.rollouts_per_problem
         assert all(after == 2 * before for before, after in pairwise(levels))
         assert len(levels) >= 3
+        assert len(str(grid.spec.design.spend)) <= len("0.123")
         race = race_of(grid.spec, grid.runs)  # which may drop no n
         started = [cell for rung in range(len(RUNGS)) for cell in race._entering(rung)]
         assert sum(Request(*cell, 0, race.target).rollouts for cell in started) <= race.spend
@@ -122,6 +123,11 @@ def test_all_three_run_on_the_simulator_and_are_fitted(
         assert f"isolaw sweep first/{name}.toml --out runs/{name} --dry-run" in stdout
         small = ["--set", "evaluation.points=20", "--set", "executor.kind=inline"]
         assert isolaw("sweep", f"first/{name}.toml", "--out", f"runs/{name}", *small)[0] == 0
+    best = "isolaw fit runs/lr --retune lr"
+    assert best in stdout
+    assert f"times the best lr: {best}\n" in Path("first/batch.toml").read_text()
+    code, said, _ = isolaw(*best.split()[1:])
+    assert (code, "the best lr is" in said) == (0, True)
     fit = "isolaw fit runs/lr runs/batch --retune lr"
     assert fit in stdout
     assert fit in Path("first/grid.toml").read_text()

@@ -21,7 +21,7 @@ from isolaw.cli.common import (
 )
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
-from isolaw.errors import Refused
+from isolaw.errors import DataError, Refused
 
 if TYPE_CHECKING:
     from isolaw.fits.law import Law
@@ -94,30 +94,43 @@ def _next_command(law: Law, out: str) -> str:
 
 
 def _fit_retuned(runs: Runs, name: str, keywords: dict[str, Any], out: str | None) -> None:
-    from isolaw.fits.studies.retune import fit_retuned
+    from isolaw.fits.metric import choose
+    from isolaw.fits.studies.retune import final_rewards, fit_retuned, points_with
     from isolaw.fits.studies.targets import lr_law
-    from isolaw.report.document import Document, Passage
-    from isolaw.report.text.studies import lr_lines, retuned_summary
+    from isolaw.report.document import Passage
+    from isolaw.report.text.studies import lr_lines, retuned_summary, reward_lines
 
     where = {key: value for key, value in keywords["where"].items() if key != name}
-    law_of_lr = lr_law(runs, keywords["metric"], keywords["eval_set"], where) if name == "lr" else None
-    extra_data = {} if name != "lr" else {"lr_law": law_of_lr and law_of_lr.to_dict()}
+    reward = keywords["metric"], keywords["eval_set"]
+    law_of_lr = lr_law(runs, *reward, where) if name == "lr" else None
+    data: dict[str, Any] = {"simulated": runs.simulated.json, "retune": name}
+    lines = []
     try:
-        result = fit_retuned(runs, name, keywords)
+        data[name], laws, chosen = fit_retuned(runs, name, keywords)
+        data["laws"] = {key: law.document.to_dict() for key, law in laws.items()}
+        data["chosen"] = chosen.to_dict("records")
+        lines = retuned_summary(name, data[name], laws, chosen)
     except Refused as error:
-        if law_of_lr is None:
+        if out is not None:
             raise
+        try:
+            points = points_with(runs, *choose(runs, *reward)[:2], name, where)
+            rewards, chosen, data[name] = final_rewards(points, name)
+            data["chosen"] = chosen.to_dict("records")
+            data["rewards"] = rewards.astype(object).where(rewards.notna(), None).to_dict("records")
+            lines = reward_lines(name, rewards, chosen)
+        except (DataError, Refused):
+            if law_of_lr is None:
+                raise
         note(f"note: no law with {name} re-tuned: {error}")
-        data = {"simulated": runs.simulated.json, "retune": name, **extra_data}
-        print_document(Document.of(f"{name} re-tuned", lr_lines(law_of_lr), data))
-        return
-    lines = retuned_summary(name, result.value, result.documents, result.chosen)
-    lines += [] if law_of_lr is None else Passage("", lr_lines(law_of_lr)).lines()
+    if name == "lr":
+        data["lr_law"] = law_of_lr and law_of_lr.to_dict()
+        lines += [] if law_of_lr is None else Passage("", lr_lines(law_of_lr)).lines()
     if out is not None:
-        result.one.save(out)
-        result.retuned.save(_retuned_path(out))
-        lines.append(f"Laws: {out}, {_retuned_path(out)}.{_next_command(result.one, out)}")
-    print_result({**result.to_dict(), **extra_data}, lines)
+        laws["one"].save(out)
+        laws["retuned"].save(_retuned_path(out))
+        lines.append(f"Laws: {out}, {_retuned_path(out)}.{_next_command(laws['one'], out)}")
+    print_result(data, lines)
 
 
 def _retuned_path(path: str) -> str:

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 _MACHINE_GROUP = "other machines"
 # Options that set a key of the sweep file.
-_KEYS = {
-    "backend": "sweep.backend", "jobs": "executor.jobs", "executor": "executor.kind",
-}  # fmt: skip
+_KEYS = {"backend": "sweep.backend", "jobs": "executor.jobs", "executor": "executor.kind"}
 
 
 @click.command(cls=ShortHelp)
@@ -120,20 +118,18 @@ def sweep(file: str | None, out: str, settings: tuple[str, ...], dry_run: bool, 
     state = engine.status(out)
     result = {**resolved.to_dict(), **state, "points": str(Path(out) / "points.parquet")}
     if stopped or run_error:
-        note(f"{state['done']} of {state['runs']} runs are done")
+        note(text.done_runs(state["done"], state["runs"]))
     else:
         unfinished = engine.resolve_sweep(resolved.spec, out).todo
         new_count = len(resolved.todo) - len(unfinished)
         print_result(result, text.result(resolved, result, new_count, time.monotonic() - started_at))
-    names = text.short_ids(
-        [run.run_id for run in resolved.runs] + [failure["run_id"] for failure in state["failures"]]
-    )
+    failed_ids = [failure["run_id"] for failure in state["failures"]]
+    names = text.short_ids([*(run.run_id for run in resolved.runs), *failed_ids])
     run_lines = [*text.diverged(state), *text.note_lines(state["run_notes"])]
     note(*run_lines, *text.failure_lines(state["failures"], names, out))
-    for failure in state["failures"]:
-        cause_by_run.pop(failure["run_id"], None)
-    for run_id, cause in cause_by_run.items():
-        note(f"failed: {names[run_id]}: {cause} (writing {out}/runs/{names[run_id]}*/FAILED.json failed too)")
+    for run_id in [run_id for run_id in cause_by_run if run_id not in failed_ids]:
+        written = f"(writing {out}/runs/{names[run_id]}*/FAILED.json failed too)"
+        note(f"failed: {names[run_id]}: {cause_by_run[run_id]} {written}")
     if run_error:
         raise run_error
     if stopped:
@@ -176,11 +172,10 @@ def _planned_gpus(machine: str | None, spec: SweepSpec, dry_run: bool) -> Cards 
         return None
     is_remote = dry_run or spec.executor.kind not in ("inline", "processes")
     if not (traits(spec.sweep.backend).plans_gpus and is_remote):
-        message = (
+        raise click.UsageError(
             "--machine plans GPU memory, which isolaw can do for the backend real, with --dry-run if runs "
             "execute on this machine; command.gpus sets the GPUs of a command"
         )
-        raise click.UsageError(message)
     return cards(machine)
 
 
@@ -225,7 +220,8 @@ def _execute(
                     failed[event.run_id] = event.cause
                     if len(ended) < len(reached):  # the last failure is reported below, with its file
                         cause = event.cause.partition("\n")[0]
-                        note(f"warning: run {event.run_id[:8]} failed: {cause}; the others continue")
+                        ending = "" if event.halted else "; the others continue"
+                        note(f"warning: run {event.run_id[:8]} failed: {cause}{ending}")
                 advance = max(event.compute - reached[event.run_id], 0)
                 reached[event.run_id] += advance
                 update(advance=advance, description=f"{len(ended)}/{len(reached)} runs")

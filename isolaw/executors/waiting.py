@@ -35,6 +35,7 @@ class Event:
     compute: int = 0
     cause: str = ""
     decision: Decision | None = None
+    halted: bool = False  # no more runs start after this failure
 
 
 def kind_of_failure(cause: str) -> str:
@@ -159,7 +160,7 @@ class Waiting:
         kind = kind_of_failure(cause)
         self._same_failures = self._same_failures + 1 if kind == self._last_kind else 1
         self._last_kind = kind
-        yield Event(run_id, "failed", cause=cause)
+        yield Event(run_id, "failed", cause=cause, halted=self.halted)
         if self._same_failures == self.limits.same_failures and (self._queue or self._working):
             remaining = len(self._queue) + len(self._working)
             cause = (

@@ -28,7 +28,7 @@ def fit_options(runs: Runs, given_metric: str | None = None) -> list[str]:
     >>> fit_options(Runs(pd.DataFrame(rows)))
     ['--metric', 'reward', '--eval-set', 'code']
     """
-    metric, eval_set, arguments = _choose_reward(runs, given_metric)
+    metric, eval_set, arguments = choose_reward(runs, given_metric)
     table = runs.table()
     measured_ids = runs.points.query("metric == @metric and eval_set == @eval_set")["run_id"].unique()
     fixed = _choose_values(table[table.index.isin(measured_ids)])
@@ -47,7 +47,7 @@ def fit_options(runs: Runs, given_metric: str | None = None) -> list[str]:
     raise first_refusal or Refused("the runs differ in more than B_p, n and seed")
 
 
-def _choose_reward(runs: Runs, given_metric: str | None) -> tuple[str, str, list[str]]:
+def choose_reward(runs: Runs, given_metric: str | None = None) -> tuple[str, str, list[str]]:
     """Return the metric, the evaluation set, and the options that select them if isolaw requires a choice."""
     try:
         metric, eval_set, _ = choose(runs, given_metric)

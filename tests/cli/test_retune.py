@@ -70,6 +70,25 @@ def test_json_and_a_value_of_ones_own(isolaw: Call, swept: Path) -> None:
     assert retuned["reward"]["value"] > one["reward"]["value"]
 
 
+def test_rewards_need_no_law(isolaw: Call, swept: Path, tmp_path: Path) -> None:
+    """A sweep over lr at one n, which is also what `isolaw advise` starts with."""
+    words = ["fit", swept, "--retune", "lr", "--where", "n=8"]
+    code, stdout, stderr = isolaw(*words)
+    assert code == 0
+    assert "no law with lr re-tuned: n*(C) needs at least three values of n" in stderr
+    head, *rows, best, edge = stdout.splitlines()[1:]
+    assert head.split() == ["B_p", "n", "lr", "reward"]
+    assert [row.split()[:3] for row in rows] == [["32", "8", f"{lr:g}"] for lr in LRS]
+    found = json.loads(isolaw(*words, "--json")[1])
+    rewards = {row["lr"]: row["reward"] for row in found["rewards"]}
+    assert [f"{rewards[lr]:.3g}" for lr in LRS] == [row.split()[3] for row in rows]
+    assert found["lr"] == found["chosen"][0]["lr"] == max(rewards, key=lambda lr: rewards[lr])
+    assert f"the best lr is {found['lr']:g} at B_p = 32, n = 8 (edge)." in best
+    assert "An edge is the lowest or the highest value that was run" in edge
+    assert isolaw(*words, "--where", "seed=0")[0] == 0
+    assert isolaw(*words, "--out", tmp_path / "law.json")[0] == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),

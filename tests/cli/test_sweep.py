@@ -47,8 +47,9 @@ def test_a_sweep_and_the_same_again(isolaw, tiny, same, file: Path, tmp_path: Pa
     code, said, notes = isolaw("sweep", file, "--out", out)
     assert code == 0
     assert "4 of 4 runs are done (4 now" in said
-    assert "There is no law yet: n*(C) needs at least three values of n at the same B_p" in said
-    assert "4 remain" in notes
+    assert "The last avg@4 on validation: 0." in said
+    assert "no law" not in said
+    assert "4 remain," in notes
     assert (out / "sweep.toml").read_text() == TOML
     same(pd.read_parquet(out / "points.parquet"), engine.sweep(tiny()))
     code, said, _ = isolaw("sweep", file, "--out", out)
@@ -179,6 +180,27 @@ def test_every_run_fails(isolaw, file: Path, tmp_path: Path) -> None:
     assert "Traceback" not in notes
     assert notes.count("(B_p = 8, n = ") == 4
     assert "0 of 4 runs are done" in said
+
+
+def test_what_follows_sweeps_of_one_n(isolaw, file: Path, tmp_path: Path) -> None:
+    """No law, but the best lr, or the reward of a single run."""
+    words = ["sweep", file, "--set", "grid.rollouts_per_problem=[4]", "--out"]
+    code, said, _ = isolaw(*words, tmp_path / "lr", "--set", "grid.lr=[0.02, 0.04]")
+    best = said.splitlines()[-1]
+    assert (code, best) == (0, f"Next: isolaw fit {tmp_path / 'lr'} --retune lr")
+    assert "the best lr is 0.0" in isolaw(*best.split()[2:])[1]
+    said = isolaw(*words, tmp_path / "one", "--set", "sweep.seeds=1")[1]
+    points = SweepStore(tmp_path / "one").collect().points
+    reward = points.query("metric == 'avg@4' and eval_set == 'validation'")["value"].iloc[-1]
+    assert said.splitlines()[-1] == f"The last avg@4 on validation: {reward:.3g} at B_p = 8, n = 4"
+
+
+def test_a_single_run_is_described_in_the_singular(isolaw, file: Path, tmp_path: Path) -> None:
+    one = ["--set", "grid.rollouts_per_problem=[4]", "--set", "sweep.seeds=1"]
+    code, said, notes = isolaw("sweep", file, "--out", tmp_path / "one", *one)
+    assert (code, "1 of 1 run is done (1 now" in said) == (0, True)
+    assert "1 run (1 configuration, 1 seed) to C = 20,000 rollouts\n" in notes
+    assert "0 runs are done; 1 remains, with 20,000 rollouts" in notes
 
 
 def settings(*changes: str) -> list[str]:

@@ -102,13 +102,13 @@ class _CommandBackend(Backend):
 
     def outlook(self, runs: Sequence[RunSpec], folder: Callable[[RunSpec], Path], nodes: int = 1) -> Outlook:
         """Return the command of each run; the names of several machines are not known yet."""
-        from isolaw.backends.command.training import FIRST_ATTEMPT
+        from isolaw.backends.command.training import next_attempt
 
         commands = []
         for spec in runs:
             options = CommandOptions.of(spec)
-            out = str(folder(spec) / FIRST_ATTEMPT)
-            values = template.values_of(spec, options, out, nodes=["localhost"] * nodes)
+            out, updates, checkpoint = next_attempt(folder(spec), options)
+            values = template.values_of(spec, options, str(out), checkpoint, updates, ["localhost"] * nodes)
             if nodes > 1:
                 values |= {name: f"{{{name}}}" for name in ("node_list", "head_address")}
             command = template.command_of(options, values)

@@ -31,15 +31,7 @@ from pathlib import Path
 from typing import IO
 
 from isolaw import children
-from isolaw.backend import (
-    Checkpoint,
-    Measurement,
-    RunContext,
-    RunNote,
-    UnreadableState,
-    saved_step,
-    saving,
-)
+from isolaw.backend import Checkpoint, Measurement, RunContext, RunNote, UnreadableState, saved_step, saving
 from isolaw.backends.command import template
 from isolaw.backends.command.adapters import ADAPTERS
 from isolaw.backends.command.following import GrowingLog, plain_framework
@@ -50,7 +42,6 @@ from isolaw.readers import frameworks
 from isolaw.readers.frameworks.base import Framework
 from isolaw.readers.names import ASSUMED
 
-FIRST_ATTEMPT = "0"  # folder of the first start
 COMMAND_FILE = "command.sh"  # file of the started commands
 OUTPUT_FILE = "output"  # file of their printed output
 BEGUN_FILE, ENDED_FILE = "begun", "ended"  # a script began, its command finished
@@ -257,20 +248,25 @@ def _as_regex(pattern: str) -> str:
     return "[^/]*".join(map(re.escape, pattern.split("*")))
 
 
-def choose_attempt(
-    folder: Path, options: CommandOptions, state: Path | None = None, saved_updates: int = -1
-) -> tuple[Path, int, str]:
+def next_attempt(folder: Path, options: CommandOptions) -> tuple[Path, int, str]:
     """Return the folder in which to train, the updates already made, and the checkpoint to continue from."""
     number = max((int(attempt.name) for attempt in folder.glob("*") if attempt.name.isdecimal()), default=-1)
     attempt = folder / str(number)
     updates, checkpoint = _newest_checkpoint(attempt, options)  # 0 and "" if there was no start
-    if state is not None and updates < saved_updates:
-        searched = attempt if number >= 0 else folder
-        error = RunError(f"{searched} has no checkpoint of the trainer from step {saved_updates:,}")
-        raise UnreadableState(state, error)
     if not updates and not (attempt / ENDED_FILE).exists() and (number < 0 or any(attempt.iterdir())):
         attempt = folder / str(number + 1)
-        attempt.mkdir(parents=True)
+    return attempt, updates, checkpoint
+
+
+def choose_attempt(
+    folder: Path, options: CommandOptions, state: Path | None = None, saved_updates: int = -1
+) -> tuple[Path, int, str]:
+    """Return `next_attempt`, whose folder then exists; raise `UnreadableState` if it lacks saved updates."""
+    attempt, updates, checkpoint = next_attempt(folder, options)
+    if state is not None and updates < saved_updates:
+        error = RunError(f"{folder} has no checkpoint of the trainer from step {saved_updates:,}")
+        raise UnreadableState(state, error)
+    attempt.mkdir(parents=True, exist_ok=True)
     return attempt, updates, checkpoint
 
 

@@ -23,7 +23,6 @@ import pandas as pd
 from isolaw.arguments import checked
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, Refused, unknown
-from isolaw.fits.document.schema import LawDocument
 from isolaw.fits.law import Law
 from isolaw.fits.metric import choose
 from isolaw.fits.pipeline import fit
@@ -78,107 +77,91 @@ def retune(
     from isolaw.readers.read import as_runs
 
     runs = as_runs(runs, metric, **reading)
+    points = points_with(runs, metric, eval_set, name, where)
+    tables = []
+    for (b, n), group in points.groupby(_CONFIGURATION):
+        label = f"B_p = {b}, n = {n}"
+        if group["seed"].nunique() < 2:
+            raise Refused(
+                f"{label}: found one seed; expected two or more, since isolaw chooses {name} on some seeds "
+                "and judges it on the others. Add a seed"
+            )
+        tuned_rewards = _tuned_rewards(_shared_rewards(group, name), name).stack().rename("value")
+        checkpoints = group.drop_duplicates(["seed", "step"])[_COLUMNS].join(
+            tuned_rewards, on=["seed", "step"], how="inner"
+        )
+        ids = [f"{name} re-tuned, {label}, seed {seed}" for seed in checkpoints["seed"]]
+        tables.append(checkpoints.assign(run_id=ids, eval_set=eval_set, metric=metric))
+    tuned = pd.concat(tables, ignore_index=True)
+    attributes = _common_attributes(runs.select(points["run_id"].unique()), name)
+    tuned_runs = Runs(tuned, dict.fromkeys(tuned["run_id"].unique(), attributes), runs.source, runs.notes)
+    return Retuned(tuned_runs, *final_rewards(points, name)[1:])
+
+
+def points_with(
+    runs: Runs, metric: str, eval_set: str, name: str, where: Mapping[str, Any] | None
+) -> pd.DataFrame:
+    """Return the rewards of the selected runs, with the attribute ``name``. Raises as `retune` does."""
     table = runs.table()
     if name in (*_CONFIGURATION, "seed"):
         raise DataError(f"{runs.source}: found {name}; expected a recipe key to re-tune, e.g. lr")
     if name not in table.columns:
         raise DataError(f"{runs.source}: {unknown('attribute', name, table.columns, 'there are')}")
     table = rows_with(table, full_names(where or {}))
-    runs = runs.select(table.index)
     values = sorted(table[name].dropna().unique())
-    if not values:
-        raise Refused(f"no run has a value of {name}")
     if len(values) < 2:
-        raise Refused(
-            f"all runs have {name} = {plain(values[0])}; a sweep with grid.{name} = […] has several"
-        )
-    points = measured_points(runs, metric, eval_set).join(table[[name]], on="run_id")
-    tables, chosen_rows, best_rewards = [], [], dict.fromkeys(values, -np.inf)
-    for (b, n), group in points.groupby(_CONFIGURATION):
-        label = f"B_p = {b}, n = {n}"
-        rewards = _shared_rewards(group, name, label)
-        end_rewards = rewards.groupby(level=name).mean().iloc[:, -1].fillna(-np.inf)
-        for value, reward in end_rewards.items():
-            best_rewards[value] = max(best_rewards[value], float(reward))
-        tuned_rewards = _tuned_rewards(rewards, name).stack().rename("value")
-        checkpoints = group.drop_duplicates(["seed", "step"])[_COLUMNS].join(
-            tuned_rewards, on=["seed", "step"], how="inner"
-        )
-        ids = [f"{name} re-tuned, {label}, seed {seed}" for seed in checkpoints["seed"]]
-        tables.append(checkpoints.assign(run_id=ids, eval_set=eval_set, metric=metric))
-        end_compute = group.loc[group["step"] == rewards.columns[-1], "compute"].iloc[0]
-        best = end_rewards.idxmax()
-        is_edge = best in (end_rewards.index[0], end_rewards.index[-1])
-        chosen_rows.append([b, n, int(end_compute), plain(best), is_edge])
-    tuned = pd.concat(tables, ignore_index=True)
-    attributes = _common_attributes(runs, name)
-    tuned_runs = Runs(tuned, dict.fromkeys(tuned["run_id"].unique(), attributes), runs.source, runs.notes)
-    table = pd.DataFrame(chosen_rows, columns=[*_CONFIGURATION, "compute", name, "edge"])
-    return Retuned(tuned_runs, table, plain(max(best_rewards, key=lambda v: best_rewards[v])))
+        found = f"all runs have {name} = {plain(values[0])}" if values else f"no run has a value of {name}"
+        raise Refused(f"{found}; a sweep with grid.{name} = […] has several")
+    return measured_points(runs.select(table.index), metric, eval_set).join(table[[name]], on="run_id")
 
 
-@dataclass(frozen=True)
-class RetunedLaws:
-    """The law at one value of an attribute, and the law with the attribute re-tuned."""
+def final_rewards(points: pd.DataFrame, name: str) -> tuple[pd.DataFrame, pd.DataFrame, Any]:
+    """Return the reward of each value at the last checkpoint, `Retuned.chosen` and `Retuned.best`.
 
-    name: str
-    value: Any  # the given value, or the best value (`Retuned.best`) if none was given
-    one: Law
-    retuned: Law
-    tuned: Retuned
-
-    @property
-    def chosen(self) -> pd.DataFrame:
-        """The value chosen at each configuration's last checkpoint (`Retuned.chosen`)."""
-        return self.tuned.chosen
-
-    @property
-    def documents(self) -> dict[str, LawDocument]:
-        """The documents of the laws ``one`` and ``retuned``."""
-        return {"one": self.one.document, "retuned": self.retuned.document}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return both laws and the chosen values, as ``isolaw fit --retune --json`` prints them."""
-        return {
-            "simulated": self.tuned.runs.simulated.json,
-            "retune": self.name,
-            self.name: self.value,
-            "laws": {key: document.to_dict() for key, document in self.documents.items()},
-            "chosen": self.chosen.to_dict("records"),
-        }
+    The reward is the mean of the seeds, NaN unless all seeds have one. One seed is enough.
+    """
+    rows = []
+    for shape, group in points.groupby(_CONFIGURATION):
+        rewards = _shared_rewards(group, name)
+        compute = int(group.loc[group["step"] == rewards.columns[-1], "compute"].iloc[0])
+        means = rewards.groupby(level=name).mean().iloc[:, -1]
+        edges = (means.index[0], means.index[-1])
+        rows += [[*shape, compute, plain(value), value in edges, mean] for value, mean in means.items()]
+    table = pd.DataFrame(rows, columns=[*_CONFIGURATION, "compute", name, "edge", "reward"])
+    chosen = table.loc[table.groupby(_CONFIGURATION)["reward"].idxmax()].drop(columns="reward")
+    best = table.groupby(name)["reward"].max().idxmax()
+    return table, chosen.reset_index(drop=True), plain(best)
 
 
-def fit_retuned(runs: Runs, name: str, keywords: Mapping[str, Any]) -> RetunedLaws:
-    """Fit the law at one value of ``name``, and the law with ``name`` re-tuned.
+def fit_retuned(
+    runs: Runs, name: str, keywords: Mapping[str, Any]
+) -> tuple[Any, dict[str, Law], pd.DataFrame]:
+    """Fit the law at one value of ``name`` (``one``), and the law with ``name`` re-tuned (``retuned``).
 
-    ``keywords`` are passed to `isolaw.fit`; ``where`` can contain the single value. Raises the same errors as
-    `retune` and `isolaw.fit`.
+    ``keywords`` are passed to `isolaw.fit`; ``where`` can contain the single value. Returns this value, which
+    is otherwise `Retuned.best`, the laws, and `Retuned.chosen`. Raises as `retune` and `isolaw.fit` do.
     """
     metric, eval_set, _ = choose(runs, keywords["metric"], keywords["eval_set"])
     other_filters = {key: value for key, value in keywords["where"].items() if key != name}
     tuned = retune(runs, metric, eval_set, name, other_filters)
     value = keywords["where"].get(name, tuned.best)
     fixed_law = fit(runs, **{**keywords, "where": {**other_filters, name: value}})
-    return RetunedLaws(name, value, fixed_law, fit(tuned.runs, **{**keywords, "where": other_filters}), tuned)
+    retuned_law = fit(tuned.runs, **{**keywords, "where": other_filters})
+    return value, {"one": fixed_law, "retuned": retuned_law}, tuned.chosen
 
 
-def _shared_rewards(group: pd.DataFrame, name: str, label: str) -> pd.DataFrame:
+def _shared_rewards(group: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return the rewards of one configuration, with rows (value, seed) and one column per step.
 
     A reward is NaN unless all seeds have a reward at the same value and step. A value at which a run diverged
     thus cannot be chosen after that step.
     """
+    label = "B_p = {}, n = {}".format(*group[_CONFIGURATION].iloc[0])
     if group.duplicated([name, "seed", "step"]).any():
         example = option("where", "NAME", Placeholder("value"))
         raise DataError(f"runs with {label} differ in more than {name}; choose among them with " + example)
-    seeds = group["seed"].nunique()
-    if seeds < 2:
-        raise Refused(
-            f"{label}: found one seed; expected two or more, since isolaw chooses {name} on some seeds and "
-            "judges it on the others. Add a seed"
-        )
     rewards = group.pivot(index=[name, "seed"], columns="step", values="value")
-    is_complete = rewards.notna().groupby(level=name).transform("sum") == seeds
+    is_complete = rewards.notna().groupby(level=name).transform("sum") == group["seed"].nunique()
     shared = rewards.where(is_complete).dropna(axis="columns", how="all")
     if shared.empty:
         raise Refused(f"{label}: the seeds share no checkpoint at the same {name}")

@@ -189,8 +189,9 @@ def _commands(advice: Advice, folder: str, write_call: str) -> list[Stanza]:
         [str(commands.sweep_file(Path(folder, f"{sweep.name}.toml"), sweep.directory)), purpose]
         for sweep, purpose in zip(advice.sweeps, purposes, strict=True)
     )
-    fit = commands.fit([commands.unused(sweep.directory) for sweep in advice.sweeps[:2]], ["--retune", "lr"])
-    rows = [lr, batch, [str(fit), "fit how the best lr depends on B"], grid]
+    runs = [commands.unused(sweep.directory) for sweep in advice.sweeps]
+    best, law = (str(commands.fit(runs[:most], ["--retune", "lr"])) for most in (1, 2))
+    rows = [lr, [best, "print the best lr"], batch, [law, "fit how the best lr depends on B"], grid]
     write = f"To write the sweep files: {write_call}" if write_call else "The sweep files are written."
     return [write, "Each file says what to set in it before you run it:", Snippet(columns(rows), "  ")]
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from isolaw.evidence import number
+from isolaw.allocation import Cell
+from isolaw.evidence import columns, number
 from isolaw.fits.laws.equations import signed
 from isolaw.report.document import Document, Passage, Stanza, Table
 from isolaw.report.text.law import data_line, saturation, symbol, verdict
 
 if TYPE_CHECKING:
     from isolaw.evidence import Quantity
-    from isolaw.fits.document.schema import LawDocument
+    from isolaw.fits.law import Law
     from isolaw.fits.studies.model_size import SizeLaw
     from isolaw.fits.studies.target_laws import LrLaw
     from isolaw.fits.studies.targets import TargetRow, TargetStudy
@@ -42,8 +44,9 @@ def _choices_text(shapes: list[list[int]], several_b: bool) -> str:
     return ", ".join(" ".join(pair) for pair in zip(names, count_words, strict=True))
 
 
-def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument], table: Any) -> list[str]:
+def retuned_summary(name: str, value: Any, laws: Mapping[str, Law], chosen: Any) -> list[str]:
     """Return the law at one value of an axis, and the law with the axis re-tuned for every n and C."""
+    documents = {key: law.document for key, law in laws.items()}
     low = max(document.x.range[0] for document in documents.values())
     high = min(document.x.range[1] for document in documents.values())
     budgets = [low * (high / low) ** (index / 4) for index in range(1, 5)]
@@ -53,16 +56,24 @@ def retuned_summary(name: str, value: Any, documents: Mapping[str, LawDocument],
         points = [min(document.frontier, key=lambda point: abs(point.x - x)) for x in budgets]
         lines += [f"  best n at {symbol(document)} = {number(point.x)}: {point.n_star}" for point in points]
         lines += [f"  {line}" for line in (saturation(document), verdict(document)) if line]
-    best = ", ".join(
-        f"{row[name]:g} at n = {row['rollouts_per_problem']}" for row in table.to_dict("records")
-    )
-    lines.append(f"At the end of the runs, the best {name} is {best}.")
-    if at_edge := table.loc[table["edge"], "rollouts_per_problem"].tolist():
-        lines.append(
-            f"At n = {', '.join(map(str, at_edge))} the best {name} is the lowest or highest value that was "
-            "run. Add values beyond the edge; they may change this law."
-        )
-    return lines
+    return [*lines, *_best_lines(name, chosen)]
+
+
+def reward_lines(name: str, rewards: Any, chosen: Any) -> list[str]:
+    """Return the reward of each value of an axis at the end of the runs, and the best value."""
+    rows = [["B_p", "n", name, "reward"]]
+    for b, n, value, reward in rewards.drop(columns=["compute", "edge"]).itertuples(index=False):
+        rows.append([str(b), str(n), f"{value:g}", "unknown" if math.isnan(reward) else f"{reward:.3g}"])
+    return ["The mean rewards at the end of the runs:", *columns(rows, ">"), *_best_lines(name, chosen)]
+
+
+def _best_lines(name: str, chosen: Any) -> list[str]:
+    """Return the best value of an axis for each configuration, and whether a value beyond may be better."""
+    rows = chosen.itertuples(index=False)
+    texts = [f"{value:g} at {Cell(b, n).label}{' (edge)' * edge}" for b, n, _, value, edge in rows]
+    lines = [f"At the end of the runs, the best {name} is {'; '.join(texts)}."]
+    edges = ["An edge is the lowest or the highest value that was run. Add values beyond it."]
+    return lines + edges * bool(chosen["edge"].any())
 
 
 def size_document(law: SizeLaw, extra_data: Mapping[str, Any]) -> Document:
@@ -122,7 +133,7 @@ def lr_lines(law: LrLaw) -> list[Stanza]:
     rows = [["best lr to", *(f"exponent of {symbol}" for symbol, exponents in names if exponents)]]
     for index, target in enumerate(law.targets):
         rows.append([f"{target:g}", *(_table_text(exponents[index]) for _, exponents in names if exponents)])
-    lines: list[Stanza] = [Table.of(rows, ">"), _rule_line(law)]
+    lines: list[Stanza] = [_rule_line(law), Table.of(rows, ">")]
     last_choices = [choice for choice in law.choices if choice.target == law.targets[-1]]
     several_n = len({choice.rollouts_per_problem for choice in last_choices}) > 1
     best = ", ".join(

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from isolaw import commands
+from isolaw.allocation import Cell
 from isolaw.errors import Refused
 from isolaw.evidence import columns, count, number
 from isolaw.executors.waiting import kind_of_failure
-from isolaw.fits.fit_options import fit_options
+from isolaw.fits.fit_options import choose_reward, fit_options
+from isolaw.fits.selection import differing, measured_points
 from isolaw.report.text import costs, race
 from isolaw.store import SweepStore
+from isolaw.store.folder import POINTS
 
 if TYPE_CHECKING:
     from isolaw.fits.document.schema import LawDocument
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 _HASH_DIGITS = 64  # digits of a run id, which is a SHA-256 hash
 _LEAST_DIGITS = 8
+_SHAPE = ["problems_per_batch", "rollouts_per_problem"]
 _NOTES_SHOWN = 3  # notes of each kind in a text
 _MEMORY_SETTINGS = (
     "zero_stage", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "gpu_memory"
@@ -68,9 +72,8 @@ def _quoted(line: str) -> str:
 
 def diverged(state: Mapping[str, Any]) -> list[str]:
     """Return a warning about done runs that ended in NaN, from `isolaw.engine.status`."""
-    if not state["diverged"]:
-        return []
-    return [f"warning: {state['diverged']} of {state['done']} done runs diverged: their last values are NaN"]
+    alike, done = state["diverged"], count(state["done"], "done run")
+    return [f"warning: {alike} of {done} diverged: the last values are NaN"] if alike else []
 
 
 def note_lines(notes: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -97,7 +100,7 @@ def sweep_state(state: Mapping[str, Any]) -> list[str]:
     activity += ["an engine is running"] if state["running"] else []
     names = short_ids(failure["run_id"] for failure in state["failures"])
     lines = [
-        f"{state['directory']}: {state['runs']} runs of {state['backend']} to "
+        f"{state['directory']}: {count(state['runs'], 'run')} of {state['backend']} to "
         f"C = {number(state['compute'])}: {state['done']} done, {state['started']} started, "
         f"{state['waiting']} waiting, {state['failed']} failed",
         "; ".join(
@@ -139,20 +142,20 @@ def sweep_summary(sweep: Mapping[str, Any], backend: str) -> list[str]:
     design = sweep.get("design")
     configurations = design["cells"] if design else sweep["configurations"]
     b, n = (", ".join(map(str, sorted({shape[index] for shape in configurations}))) for index in (0, 1))
-    done = sweep["runs"] - sweep["todo"]
     axes = "".join(f" × {name} = {', '.join(map(_bare, values))}" for name, values in sweep["axes"].items())
     defaults = ", ".join(
         f"{name} = {' or '.join(map(_value, values))}" for name, values in sweep["defaults"].items()
     )
     started = f" ({sweep['begun']} of them started)" if sweep["begun"] else ""
-    subject = "a race" if design else count(sweep["runs"], "run")
+    subject, todo = "a race" if design else count(sweep["runs"], "run"), sweep["todo"]
     return [
         f"{backend}: {subject} ({count(len(configurations), 'configuration')}, "
-        f"{count(len(sweep['seeds']), 'seed')}{axes}) to C = {number(sweep['compute'])} rollouts each",
+        f"{count(len(sweep['seeds']), 'seed')}{axes}) to C = {number(sweep['compute'])} rollouts"
+        f"{'' if subject == '1 run' else ' each'}",
         f"B_p = {b}; n = {n}",
         *([f"recipe defaults: {defaults}"] if defaults else []),
         *(race.summary(design, sweep["runs"]) if design else []),
-        f"{count(done, 'run')} {'is' if done == 1 else 'are'} done; {sweep['todo']} remain{started}, with "
+        f"{done_runs(sweep['runs'] - todo)}; {todo} remain{'s' if todo == 1 else ''}{started}, with "
         f"{number(sweep['remaining_rollouts'])} rollouts",
         *sweep["notes"],
     ]
@@ -231,32 +234,48 @@ def place_summary(place: Mapping[str, Any]) -> str:
     return f"{place['kind']}: {needs}; {limit} at a time{options}"
 
 
+def done_runs(done: int, runs: int | None = None) -> str:
+    """Return how many ``runs`` are done.
+
+    >>> done_runs(1), done_runs(1, 1), done_runs(0, 8)
+    ('1 run is done', '1 of 1 run is done', '0 of 8 runs are done')
+    """
+    subject = count(done, "run") if runs is None else f"{done} of {count(runs, 'run')}"
+    return f"{subject} {'is' if 1 in (done, runs) else 'are'} done"
+
+
 def result(resolved: ResolvedSweep, state: Mapping[str, Any], new_count: int, seconds: float) -> list[str]:
     """Return the result of a sweep of which ``new_count`` runs have just ended, and the next command."""
-
-    directory = state["directory"]
+    directory, done = state["directory"], done_runs(state["done"], state["runs"])
+    table = f": {state['points']}" if SweepStore(directory).root.status(POINTS) else ""
     if resolved.adaptive is not None:
         history = resolved.adaptive.history
         lines = [
             *(["", *race.standings(history[-1])] if history[-1].standings else []),
-            f"{state['done']} of {state['runs']} runs are done (in {seconds:.1f} s): {state['points']}",
+            f"{done} (in {seconds:.1f} s){table}",
             *race.result(history, resolved.adaptive.whole, resolved.adaptive.race.cells),
         ]
     elif not new_count and not state["todo"]:
-        lines = [f"Nothing is left to do: {state['done']} runs are done in {directory}."]
+        lines = [f"Nothing is left to do: {done_runs(state['done'])} in {directory}."]
     else:
-        lines = [
-            f"{state['done']} of {state['runs']} runs are done ({new_count} now, in {seconds:.1f} s), "
-            f"with {number(state['rollouts'])} rollouts: {state['points']}"
-        ]
-    return [*lines, *_next_fit(directory)] if state["done"] else lines
+        made = f"{new_count} now, in {seconds:.1f} s"
+        lines = [f"{done} ({made}), with {number(state['rollouts'])} rollouts{table}"]
+    return [*lines, *_next_step(directory)] if state["done"] else lines
 
 
-def _next_fit(directory: str) -> list[str]:
-    """Return the command that fits the runs, or the reason why they cannot be fitted."""
-
+def _next_step(directory: str) -> list[str]:
+    """Return the command that fits the runs, or without three n or B_p the best lr's or the last rewards."""
+    runs, sources = SweepStore(directory).collect(), [commands.path(directory)]
+    table = runs.table()
     try:
-        options = fit_options(SweepStore(directory).collect())
+        if table[_SHAPE].nunique().max() > 2:
+            return [f"Next: {commands.fit(sources, fit_options(runs), f'{directory}/law.json')}"]
+        metric, eval_set, options = choose_reward(runs)
     except Refused as error:
         return [f"There is no law yet: {error}"]
-    return [f"Next: {commands.fit([commands.path(directory)], options, f'{directory}/law.json')}"]
+    if (varying := differing(table)) == ["lr"]:
+        return [f"Next: {commands.fit(sources, [*options, '--retune', 'lr'])}"]
+    ends = measured_points(runs, metric, eval_set).sort_values("step").groupby("run_id").last()
+    rewards = ends.groupby(_SHAPE)["value"].mean().items()
+    texts = [f"{number(reward)} at {Cell(*shape).label}" for shape, reward in rewards]
+    return [] if varying else [f"The last {metric} on {eval_set}: {'; '.join(texts)}"]

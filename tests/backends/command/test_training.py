@@ -166,6 +166,35 @@ def test_a_sweep_that_names_no_problem_set_continues(
     assert (code, "problems.set is 'problems' in the directory and 'hard'" in said) == (2, True)
 
 
+def test_a_preview_begins_where_the_run_will_continue(
+    sweep_of: Callable[..., Any], tmp_path: Path, isolaw: Callable[..., tuple[int, str, str]]
+) -> None:
+    """At the checkpoint of step 8, although no state was published since the start."""
+    file, out = tmp_path / "sweep.toml", tmp_path / "s"
+    file.write_text(toml_text(sweep_of("until=10", "pause=0", **SIMPLE)))
+    assert isolaw("sweep", file, "--out", out)[0] == 1
+    code, said, _ = isolaw("sweep", file, "--out", out, "--dry-run", "--json")
+    planned, state = json.loads(said), engine.status(out)
+    assert (code, planned["begun"], state["rollouts"]) == (0, 1, 8 * 8)
+    assert planned["remaining_rollouts"] == state["rollouts_planned"] - state["rollouts"] == 12 * 8
+    (environment,) = (command["environment"] for command in planned["commands"])
+    assert environment["ISOLAW_DONE"] == "8"
+    assert environment["ISOLAW_RESUME"].endswith("/out/0/step-8")
+
+
+def test_a_script_that_is_missing(
+    sweep_of: Callable[..., Any], tmp_path: Path, isolaw: Callable[..., tuple[int, str, str]]
+) -> None:
+    file, out = tmp_path / "sweep.toml", tmp_path / "s"
+    file.write_text(toml_text(sweep_of(n=(2, 4, 8), run=[sys.executable, "missing.py"])))
+    code, said, notes = isolaw("sweep", file, "--out", out, "--set", "executor.same_failures=2")
+    assert (code, (out / "points.parquet").exists()) == (1, False)
+    assert said.startswith("0 of 3 runs are done (0 now")
+    assert said.endswith("with 0 rollouts\n")
+    assert notes.count("; the others continue") == 1  # not after the failure that aborts the sweep
+    assert "isolaw aborts the sweep; 1 more" in notes
+
+
 @pytest.mark.slow
 def test_without_checkpoints_it_starts_again(sweep_of: Callable[..., Any], tmp_path: Path) -> None:
     data = sweep_of(n=(2,), checkpoints=None)
@@ -262,7 +291,7 @@ def test_a_reward_that_becomes_nan_is_kept_as_a_fact_of_the_run(
     assert rewards["step"].tolist() == [1, 2, 4, 5]  # the NaN at step 3 was not measured
     state = engine.status(tmp_path / "s")
     assert state["diverged"] == state["done"] == 1
-    assert any("1 of 1 done runs diverged" in line for line in sweep_state(state))
+    assert any("1 of 1 done run diverged" in line for line in sweep_state(state))
 
 
 HOSTILE = {

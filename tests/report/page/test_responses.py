@@ -21,23 +21,23 @@ def kept(runs: int, evaluations: int, each: int = 8, text: str = "4") -> list[Sa
 
 def test_it_shows_all_of_few_and_spreads_many() -> None:
     few = kept(2, 3)
-    assert problems._choose(few) == few
+    assert responses._choose(few) == few
     assert len(responses.section(few).lines) == 1
-    steps = [one.step for one in problems._choose(kept(1, 61))]
+    steps = [one.step for one in responses._choose(kept(1, 61))]
     assert steps == [0, 15, 30, 45, 60]
     many = kept(12, 61)  # 96 responses at one evaluation of each
-    shown = problems._choose(many)
+    shown = responses._choose(many)
     assert [one.step for one in shown] == [0, 30, 60] * 12
     assert responses.section(many).lines[1].startswith("The table has 288 of 5,856 kept responses")
-    crowd = problems._choose(kept(60, 4))
-    assert sum(len(one.responses) for one in crowd) <= problems._MOST_RESPONSES
+    crowd = responses._choose(kept(60, 4))
+    assert sum(len(one.responses) for one in crowd) <= responses._MOST_RESPONSES
     assert {one.step for one in crowd} == {3}
-    assert problems._choose([]) == []
+    assert responses._choose([]) == []
 
 
 def test_a_row_has_the_texts_and_their_run() -> None:
     one = kept(1, 1, 2, "a\x00b\x1b[31m\n\tc")
-    table = problems._table(one)
+    table = responses._table(one)
     first, second = ([cell.text for cell in row] for row in table.rows)
     assert first == [
         "n = 8, B_p = 4, seed 0", "0", "validation", "2+2=", "a␀b␛[31m\n\tc", "4", "1", "2",
