@@ -128,7 +128,7 @@ def read_reward(
 def only_evaluation(measured: Iterable[tuple[str, str]]) -> str:
     """Return the only metric on held-out problems that can rise, or ""; pairs have the set and the metric."""
     names = [name for eval_set, name in measured if eval_set != "train" and not falls(name)]
-    return names[0] if len(names) == 1 else ""
+    return names[0] if len(names) == 1 and len(names[0]) <= _LONGEST_NAME else ""
 
 
 def _falling_text(metric: str, largest: float) -> Wording:

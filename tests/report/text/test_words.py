@@ -15,6 +15,7 @@ from isolaw.evidence import Quantity
 from isolaw.fits.document.schema import LawDocument, LawEntry
 from isolaw.fits.flags import Code, Flag, flags_with
 from isolaw.fits.law import Law
+from isolaw.fits.optimum import to_measured_level
 from isolaw.fits.studies.backtest import backtest
 from isolaw.report.page import law_charts
 from isolaw.report.page.law_charts import _law_line as law_line
@@ -94,7 +95,11 @@ def test_summary_of_a_law_at_the_edge(synthetic: Make) -> None:
     assert law_line.startswith("isolaw prefers the law n* = ")
     assert first.startswith("avg@4 on validation, fitted to 12 runs with n = 8, 32, 128, 512 and B_p = 32.")
     assert "isolaw holds B_p fixed." in first
-    at = [f"{law_text.star(p.n_star)} at C = {numbers.number(p.x)}" for p in document.frontier]
+    intervals = [to_measured_level(point.n_star, document) for point in document.frontier]
+    at = [
+        f"{law_text.star(n_star)} at C = {numbers.number(point.x)}"
+        for n_star, point in zip(intervals, document.frontier, strict=True)
+    ]
     assert ends == f"n*, the n of 8–512 with the highest reward, is {at[0]} and {at[-1]}."
     assert "(95 % bound)" in at[-1]
     overtakes = [line for line in rest if "overtakes" in line]
