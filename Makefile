@@ -114,10 +114,10 @@ QUICK  = -m "not slow and not real"
 test: $(STAMPS)/test
 	$(BIN)/python $(PYTEST) $(QUICK)
 
-# Some of it waits for other processes, so four more than there are cores go side by side. A file stays on one
+# Some of it waits for other processes, so two more than there are cores go side by side. A file stays on one
 # worker, which shares its fixtures: the files that take longest come first, so that none runs alone at the end.
-SIDE_BY_SIDE = -m pytest -n $$(($$(nproc) + 4)) --dist loadfile --no-loadscope-reorder
-LONGEST = tests/test_docs.py tests/test_golden.py tests/executors tests/store
+SIDE_BY_SIDE = -m pytest -n $$(($$(nproc) + 2)) --dist loadfile --no-loadscope-reorder
+LONGEST = tests/test_docs.py tests/test_golden.py
 
 # Then the rest. The CPU set comes after what the tests need, so that its pins win.
 test-all: test
