@@ -168,12 +168,17 @@ def worth_running(
     best: tuple[float, int, list[RunsToTrain]] | None = None
     grid, by_shape = {entry.key: entry for entry in document.grid}, {c.key: c for c in candidates}
     reach = reached_compute(document.grid)
+    ways = []
     for k in np.flatnonzero(values > 0).tolist():
-        runs = _cheapest_runs(candidates[k], candidates[best_index], grid, reach, purse.budget)
-        price = sum((run.steps - run.start) * by_shape[run.key].step_cost for run in runs)
+        if runs := _cheapest_runs(candidates[k], candidates[best_index], grid, reach, purse.budget):
+            price = sum((run.steps - run.start) * by_shape[run.key].step_cost for run in runs)
+            ways.append((values[k] / price, price, k, runs))
+    for bound, price, k, runs in sorted(ways, key=lambda way: -way[0]):
+        if best is not None and bound <= best[0]:
+            break
         fraction = math.log1p(-min(price / purse.budget, SHARE)) / math.log1p(-SHARE)
         least = max(fraction * fall, 0.0 if best is None else best[0] * price)
-        if not runs or values[k] <= least:
+        if values[k] <= least:
             continue
         pair = candidates[runner_up if k == best_index else k], candidates[best_index]
         value = values[k] if surface is None else _value(surface, pair, runs, by_shape, purse.budget)
