@@ -170,20 +170,17 @@ def worth_running(
     reach = reached_compute(document.grid)
     ways = []
     for k in np.flatnonzero(values > 0).tolist():
-        if runs := _cheapest_runs(candidates[k], candidates[best_index], grid, reach, purse.budget):
-            price = sum((run.steps - run.start) * by_shape[run.key].step_cost for run in runs)
-            ways.append((values[k] / price, price, k, runs))
-    for bound, price, k, runs in sorted(ways, key=lambda way: -way[0]):
-        if best is not None and bound <= best[0]:
-            break
-        fraction = math.log1p(-min(price / purse.budget, SHARE)) / math.log1p(-SHARE)
-        least = max(fraction * fall, 0.0 if best is None else best[0] * price)
-        if values[k] <= least:
-            continue
-        pair = candidates[runner_up if k == best_index else k], candidates[best_index]
-        value = values[k] if surface is None else _value(surface, pair, runs, by_shape, purse.budget)
-        if value > least:
-            best = value / price, k, runs
+        runs = _cheapest_runs(candidates[k], candidates[best_index], grid, reach, purse.budget)
+        price = sum((run.steps - run.start) * by_shape[run.key].step_cost for run in runs)
+        least = fall * math.log1p(-min(price / purse.budget, SHARE)) / math.log1p(-SHARE)
+        ways += [(k, runs, price, max(least, 0.0))] if runs and values[k] > max(least, 0.0) else []
+    if surface is not None and ways:
+        trials = [(candidates[runner_up if k == best_index else k], runs) for k, runs, *_ in ways]
+        worth = _values(surface, candidates[best_index], trials, by_shape, purse.budget)
+        values[[k for k, *_ in ways]] = worth
+    for k, runs, price, least in ways:
+        if values[k] > least and (best is None or values[k] / price > best[0]):
+            best = values[k] / price, k, runs
     if best is None:
         return None
     _, k, runs = best
@@ -204,21 +201,28 @@ def worth_running(
     return replace(step, why=f"{why} The remaining {remaining} buy M = {step.final.steps:,}.")  # type: ignore[union-attr]
 
 
-def _value(
+def _values(
     surface: Surface,
-    pair: tuple[CandidateAllocation, CandidateAllocation],
-    runs: Sequence[RunsToTrain],
+    best: CandidateAllocation,
+    trials: Sequence[tuple[CandidateAllocation, Sequence[RunsToTrain]]],
     by_shape: Mapping[BatchShape, CandidateAllocation],
     budget: int,
-) -> float:
-    """Return v_k, what these runs are expected to show about the difference between a pair at the budget."""
-    cells = [*pair, *(by_shape[run.key] for run in runs)]
-    amounts = [budget, budget, *(run.steps * by_shape[run.key].step_cost for run in runs)]
-    compute = np.array([cell.rate * amount for cell, amount in zip(cells, amounts, strict=True)])
-    places = np.array([cell.place for cell in cells])
-    rewards = surface.rewards(places[:, 0], places[:, 1], compute)[1:]
-    measured = rewards[:, 2] - (rewards[:, 3] if len(runs) > 1 else 0.0)
-    return _information(rewards[:, 0] - rewards[:, 1], measured, len(runs) * surface.run_deviation**2)
+) -> list[float]:
+    """Return v_k of each trial: what its runs should show about a rival of the ``best`` allocation."""
+    points = [(best, budget * best.rate)]
+    for rival, runs in trials:
+        cells = [by_shape[run.key] for run in runs]
+        ends = [c.rate * run.steps * c.step_cost for c, run in zip(cells, runs, strict=True)]
+        points += [(rival, budget * rival.rate), *zip(cells, ends, strict=True)]
+    log2_n, log2_b = np.array([cell.place for cell, _ in points]).T
+    rewards = surface.rewards(log2_n, log2_b, np.array([compute for _, compute in points]))[1:].T
+    values, column = [], 1
+    for _, runs in trials:
+        measured = rewards[column + 1] - (rewards[column + 2] if len(runs) > 1 else 0.0)
+        noise = len(runs) * surface.run_deviation**2
+        values.append(_information(rewards[column] - rewards[0], measured, noise))
+        column += 1 + len(runs)
+    return values
 
 
 def _information(difference: Floats, measured: Floats, noise: float) -> float:
