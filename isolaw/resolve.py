@@ -165,10 +165,11 @@ def _resolved(spec: SweepSpec, store: SweepStore, continued: bool) -> ResolvedSw
         runs += [run.model_copy(update={"compute": max(run.compute, least)}) for run in others]
     unfinished, remaining_rollouts, begun_count, again = [], 0, 0, 0
     for run in runs:
-        recorded = store.run(run.run_id).recorded()
+        stored = store.run(run.run_id)
+        recorded = stored.recorded()
         if not recorded.is_done(run):
             unfinished.append(run)
-            step, reached = resume_point(store.run(run.run_id), run)
+            step, reached = resume_point(stored, run)
             begun_count += step >= 0
             again += bool(recorded.checkpoints) and step < 0
             remaining_rollouts += max(run.rollouts - reached, 0)

@@ -137,9 +137,8 @@ def affordable_candidates(
             f"{document.x.unit}"
         )
     if max(e.step_cost for e in entries) < max(e.step_cost for e in grid):
-        text = (
-            f"some measured batches are too large for this budget{' or for your limit' * (cap is not None)}"
-        )
+        limit = " or for your limit" * (cap is not None)
+        text = f"some measured batches are too large for this budget{limit}"
         flags.append(Flag(Code.LIMITED, text))
     kept = [e for e in entries if e.key not in {configuration.key for configuration in document.diverged}]
     divergences = flags_with(document.flags, Code.DIVERGED)

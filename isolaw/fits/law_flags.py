@@ -58,11 +58,9 @@ def _interval_flags(document: LawDocument) -> Iterator[Flag]:
     elif lone_runs:
         text = f"one seed at {lone_runs}: isolaw assumes that seeds differ there as much as elsewhere"
         yield Flag(Code.LONE_RUNS, text)
-    if document.surface is not None and 0 < document.surface.effective < FEW:
-        text = (
-            f"draws describe the runs only as well as {document.surface.effective:.2g} would, so isolaw "
-            "widens the intervals"
-        )
+    effective = 0.0 if document.surface is None else document.surface.effective
+    if 0 < effective < FEW:
+        text = f"the draws count as only {effective:.2g} independent ones, so isolaw widens the intervals"
         yield Flag(Code.LACK_OF_FIT, text)
 
 

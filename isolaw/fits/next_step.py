@@ -8,8 +8,8 @@ With mean μ of δ and s = |cov(δ, y)| / √(var y + σ²) over the draws, the 
     v_k = μ Φ(μ / s) + s φ(μ / s) − max(μ, 0)
 
 (the expected value of sample information: Raiffa and Schlaifer, Applied Statistical Decision Theory, 1961).
-``paper`` has no joint draws of r and y, and takes its upper bound mean_d max(δ_d, 0).
-A run that takes the share s of the budget costs r(a, C) − r(a, (1 − s) C) of the final run's reward. isolaw
+``paper`` does not estimate σ, and takes the upper bound of v_k, the mean of max(δ, 0) over the draws.
+A run that takes the share f of the budget costs r(a, C) − r(a, (1 − f) C) of the final run's reward. isolaw
 proposes the run with the largest v_k per unit of the budget, among those worth more than they cost. If there
 is none, or if the expected loss is at most the tolerance, it proposes the final run. One step takes at most a
 quarter of the budget; only a budget without a recommendation takes more, since three n must then reach a

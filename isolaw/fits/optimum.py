@@ -39,7 +39,7 @@ def optimum(
         n = SYMBOL_OF[document.axis]
         text = f"at this budget no measured {n} is better than another"
         if len(candidates) == 1:
-            text = f"this budget buys steps of only {n} = {candidates[0].level(document.axis):,}"
+            text = f"only {n} = {candidates[0].level(document.axis):,} fits into this budget"
         flags.append(Flag(Code.FLAT, text))
         return REFUSED, REFUSED, REFUSED
     best_n, best_b = cut.log2_n[best], cut.log2_b[best]

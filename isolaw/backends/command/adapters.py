@@ -327,7 +327,7 @@ def trainer_overrides(
     """Return the settings of an allocation as words of the trainer's command line; empty without an adapter.
 
     Trainers that count rollouts per GPU (TRL) get n and M, since the rest depends on the number of GPUs.
-    OpenRLHF has no setting for M, only episodes, at which its runs may last longer.
+    OpenRLHF gets no M: it counts episodes, which are passes over the prompts.
 
     >>> trainer_overrides("veRL", 128, 12, 300)[:2]
     ['data.train_batch_size=128', 'actor_rollout_ref.rollout.n=12']

@@ -105,7 +105,8 @@ def _answer(advice: Advice) -> list[str]:
     if not advice.sweeps:
         return [
             _start_line(advice),
-            "No sweep of three n, each with enough steps to learn, fits into this budget and your limit.",
+            "No sweep of three n, each with enough steps to learn, fits into this budget with at most "
+            f"{advice.case.most:,} rollouts a step.",
         ]
     lr, batch, grid = advice.sweeps
     return [
