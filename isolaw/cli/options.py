@@ -163,10 +163,10 @@ further_cost_option = _cost_option({"cls": Further, "group": COSTS})  # listed o
 
 def cost_of(options: dict[str, Any]) -> Cost | None:
     """Return the cost from the source in ``--cost``, and print a note about runs it leaves out."""
-    from isolaw.preview import read_cost
-
     if options["cost"] is None:
         return None
+    from isolaw.preview import read_cost  # imported here, since it imports all that plans a sweep
+
     cost = read_cost(options["cost"])
     print_notes(f"{cost.where}: {text}" for text in cost.notes)
     return cost
