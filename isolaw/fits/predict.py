@@ -28,7 +28,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,14 +74,25 @@ _RISK = 0.002  # penalty of a candidate for each doubling past the measured rang
 _UNMEASURED_RISK = 0.0005  # penalty of a candidate without runs, since its reward is interpolated
 
 
-def predict(
-    law: LawPosterior,
-    compute: float | str,
-    max_batch_rollouts: int | None = None,
-    n_train_problems: int | None = None,
-    cost: Cost | None = None,
-) -> Prediction:
-    """Return the allocation for a budget (see `isolaw.fits.law.Law.predict`)."""
+@dataclass(frozen=True)
+class _Choice:
+    """The candidates for a budget with their rewards, and the options among them, the best first."""
+
+    budget: int  # in rollouts, tokens or steps; in seconds if the budget is in hours
+    hours: str  # a budget in hours as the user gave it
+    measured: list[CandidateAllocation]
+    candidates: list[CandidateAllocation]
+    goes_outside: bool  # whether allocations outside the measured range compete
+    farthest: int  # the largest compute that the budget buys
+    cut: Slices
+    options: list[Option]
+    flags: list[Flag]  # about the candidates
+
+
+def choose(
+    law: LawPosterior, compute: float | str, max_batch_rollouts: int | None = None, cost: Cost | None = None
+) -> _Choice:
+    """Return the allocations for a budget, without what else `predict` says about them."""
     compute = parse_budget(multiplied(parse_budget(compute), reached_compute(law.document.grid)))
     hours = compute if isinstance(compute, str) else ""
     seconds = seconds_of(hours, cost) if hours else None
@@ -114,16 +125,29 @@ def predict(
         goes_outside = True
         cut = _cut(law, surface, budget, candidates + outer)
     candidates += outer if goes_outside else []
-    flags += _extrapolation_flags(document, farthest, times)
-    flat_flags = flags_with(document.flags, Code.FLAT)  # the reward never changed, so none is best
+    options: list[Option] = []
+    if times <= FAR and not flags_with(document.flags, Code.FLAT):  # without a difference, none is best
+        is_unsure = document.method == "paper" and times > INTERVALS
+        options = _options_of(cut, candidates, budget, is_unsure, document.tolerance, document.unit)
+    return _Choice(budget, hours, measured, candidates, goes_outside, farthest, cut, options, flags)
+
+
+def predict(
+    law: LawPosterior,
+    compute: float | str,
+    max_batch_rollouts: int | None = None,
+    n_train_problems: int | None = None,
+    cost: Cost | None = None,
+) -> Prediction:
+    """Return the allocation for a budget (see `isolaw.fits.law.Law.predict`)."""
+    document, choice = law.document, choose(law, compute, max_batch_rollouts, cost)
+    budget, hours, candidates, cut = choice.budget, choice.hours, choice.candidates, choice.cut
+    times, surface = times_beyond(choice.farthest, document.grid), law.surface and law.surface.drawn()
+    options, flags = choice.options, choice.flags + _extrapolation_flags(document, choice.farthest, times)
+    flat_flags = flags_with(document.flags, Code.FLAT)
     n_star_flags: list[Flag] = []
     n_star, b_star, m_star = optimum(cut, document, budget, candidates, times, n_star_flags)
-    flags += flat_flags or n_star_flags
-    is_unsure = document.method == "paper" and times > INTERVALS
-    options: list[Option] = []
-    if times <= FAR and not flat_flags:
-        options = _options_of(cut, candidates, budget, is_unsure, document.tolerance, document.unit)
-    flags += _flags(law, candidates, options)
+    flags += [*(flat_flags or n_star_flags), *_flags(law, candidates, options)]
     if options and surface is not None and not hours:
         flags += _fall_flags(surface, document, budget, candidates, options[0])
     max_compute = min(FAR * comparable_compute(document.grid), LARGEST_BUDGET)
@@ -135,42 +159,30 @@ def predict(
     purse = Purse(budget, unit, cost)
     step: NextStep | None = None
     if options:
-        allocation = options[0].allocation
+        allocation, loss = options[0].allocation, options[0].expected_loss
         cell = Cell(allocation.problems_per_batch, allocation.rollouts_per_problem)
         flags += cost_flags(cost, cell) if cost is not None else []
-        if goes_outside and cap is not None and 2 * cell.batch_rollouts > cap:
+        cap = max_batch_rollouts or document.max_batch_rollouts
+        if choice.goes_outside and cap is not None and 2 * cell.batch_rollouts > cap:
             flags.append(Flag(Code.LIMITED, f"B_p · n is at most {cap:,} rollouts on your hardware"))
         recommended = next(c for c in candidates if c.key == cell.key)
         budgets = budget * recommended.rate * np.array([1 - SHARE, 1.0])
-        fall = (
-            float(-np.subtract(*_rewards(law, [recommended, recommended], budgets)[0]))
-            if law.surface or recommended.measured
-            else 0.0
-        )
-        step = worth_running(
-            cut, document, purse, candidates, allocation, options[0].expected_loss, fall, surface
-        )
+        fall = 0.0
+        if law.surface or recommended.measured:
+            fall = float(-np.subtract(*_rewards(law, [recommended, recommended], budgets)[0]))
+        step = worth_running(cut, document, purse, candidates, allocation, loss, fall, surface)
     elif times > FAR and not flat_flags:
-        todays = np.full(len(measured), reached_compute(document.grid))
-        step = three_longer_runs(document, purse, measured, _rewards(law, measured, todays)[0])
+        todays = np.full(len(choice.measured), reached_compute(document.grid))
+        step = three_longer_runs(document, purse, choice.measured, _rewards(law, choice.measured, todays)[0])
     return Prediction(
-        budget,
-        unit,
-        options,
-        n_star,
-        b_star,
-        m_star,
+        budget, unit, options, n_star, b_star, m_star,
         _epochs(document, options[0].allocation, n_train_problems, flags) if options else None,
-        int(max_compute * budget / farthest if hours else max_compute),
-        flags,
-        hours,
-        cost,
+        int(max_compute * budget / choice.farthest if hours else max_compute),
+        flags, hours, cost,
         (min(n_values), max(n_values)),
         (min(batches), max(batches)) if document.hold == "nothing" and min(batches) < max(batches) else None,
-        rules,
-        step,
-        document,
-    )
+        rules, step, document,
+    )  # fmt: skip
 
 
 def seconds_of(hours: str, cost: Cost | None) -> float:

@@ -29,7 +29,7 @@ from isolaw.fits.frontier import TOLERANCE, supported_range
 from isolaw.fits.law_document import grid_entry
 from isolaw.fits.metric import bounds, read_reward, unit_of
 from isolaw.fits.pipeline import DRAWS, fit_selection
-from isolaw.fits.predict import Prediction
+from isolaw.fits.predict import choose
 from isolaw.fits.rules import simple_rules
 from isolaw.fits.selection import LEAST_CURVES, Configuration, Floats, Hold, select, usual_hold
 from isolaw.fits.surface.estimate import Surface, estimate
@@ -134,8 +134,12 @@ def backtest(
             law = fit_selection(small_runs, small_selection, method, draws=draws, seed=seed, equations=False)
         except Refused as error:
             raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None
-        predictions = [law.predict(float(c)) for c in budgets]
-        choices = {"isolaw": _recommended(predictions, fit_below, budgets), **_baselines(small, budgets)}
+        options = [choose(law, float(c)).options for c in budgets]
+        if not all(options):
+            raise _no_allocation(fit_below, budgets)
+        best = [option.allocation for option, *_ in options]
+        shapes = [(a.problems_per_batch, a.rollouts_per_problem) for a in best]
+        choices = {"isolaw": shapes, **_baselines(small, budgets)}
         surface = estimate(judges, 0, bounds=bounds(metric, judges))
         judgements.append(_judge(surface, judges, budgets, choices))
     return {
@@ -178,14 +182,6 @@ def _splits(runs: Runs, seeds: list[int]) -> Iterator[tuple[Runs, Runs]]:
     for seed in seeds:
         is_held_out = table["seed"] == seed
         yield runs.select(table.index[~is_held_out]), runs.select(table.index[is_held_out])
-
-
-def _recommended(predictions: list[Prediction], fit_below: float, budgets: Floats) -> list[BatchShape]:
-    allocations = [prediction.allocation for prediction in predictions]
-    shapes = [(a.problems_per_batch, a.rollouts_per_problem) for a in allocations if a is not None]
-    if len(shapes) < len(allocations):
-        raise _no_allocation(fit_below, budgets)
-    return shapes
 
 
 def _no_allocation(fit_below: float, budgets: Floats) -> Refused:
