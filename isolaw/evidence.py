@@ -316,11 +316,8 @@ def from_draws(
     if levels is not None:  # the true value of a draw at the grid's edge can be beyond it
         valid = np.where(valid <= levels[0], -np.inf, np.where(valid >= levels[-1], np.inf, valid))
     is_discrete = levels is not None or not np.all(np.isfinite(valid))
-
-    def end(probability: float) -> float:
-        return float(np.quantile(valid, probability, method="inverted_cdf" if is_discrete else "linear"))
-
-    low, high = end((1 - LEVEL) / 2), end((1 + LEVEL) / 2)
+    method: Literal["inverted_cdf", "linear"] = "inverted_cdf" if is_discrete else "linear"
+    low, high = np.quantile(valid, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method=method).tolist()
     open_end = status
     if status == "ok" and (low == -math.inf or high == math.inf):
         # If both ends are open, close the end that fewer draws are beyond.
@@ -328,9 +325,9 @@ def from_draws(
         open_end = "upper_bound" if share_below > share_above else "lower_bound"
     # With one end open, all of the remaining 5 % are beyond the other end.
     if open_end == "lower_bound":
-        low, high = end(1 - LEVEL), math.inf
+        low, high = float(np.quantile(valid, 1 - LEVEL, method=method)), math.inf
     elif open_end == "upper_bound":
-        low, high = -math.inf, end(LEVEL)
+        low, high = -math.inf, float(np.quantile(valid, LEVEL, method=method))
     if open_end == status != "ok":
         low, high = min(low, value), max(high, value)
     if not (math.isfinite(low) or math.isfinite(high)):
