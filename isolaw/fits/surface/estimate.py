@@ -15,7 +15,8 @@ from math import lgamma
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg import cho_solve
+from scipy.linalg.lapack import dtrtrs
 
 from isolaw.fits.blas import each, one_blas_thread
 from isolaw.fits.selection import Configuration, Floats
@@ -45,7 +46,7 @@ class Surface:
     seed: int  # seed of the draws
     effective: float  # effective number of draws of θ, before weights were flattened; 0 without draws
     unit: float = 1.0  # unit of the reward (`isolaw.fits.metric`)
-    _solutions: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False, init=False)
+    _solutions: dict[int, tuple[Floats, Floats]] = field(default_factory=dict, repr=False)
 
     @property
     def places(self) -> Floats:
@@ -64,16 +65,9 @@ class Surface:
         return float(self.model.scale * np.sqrt(np.exp(2 * p["run"]) + np.exp(2 * p["drift"])))
 
     def drawn(self) -> Surface:
-        """Return the surface with the larger number of draws that a prediction uses.
-
-        A surface without draws is returned unchanged.
-        """
-        draws = self.of_draw.size
-        if not draws:
-            return self
-        surface = replace(self, of_draw=np.tile(self.of_draw, -(-_LEAST_DRAWS // draws)))
-        object.__setattr__(surface, "_solutions", self._solutions)  # the same θ and observations
-        return surface
+        """Return the surface with as many draws as a prediction uses, or with none if it has none."""
+        repeats = -(-_LEAST_DRAWS // max(self.of_draw.size, 1))
+        return replace(self, of_draw=np.tile(self.of_draw, repeats))  # with the same θ, so the same solutions
 
     def rewards(self, log2_n: Floats, log2_b: Floats, compute: Floats) -> Floats:
         """Return joint draws of the rewards at Q points.
@@ -117,9 +111,10 @@ class Surface:
         """Return the mean of z at Q points, and a matrix root of its covariance (Q, Q), given θ_h."""
         root, alpha = self._solve(h)
         mean, cross, covariance = self.model.prior_at(self.theta[h], places, self_kernels)
-        half = solve_triangular(root, cross.T, lower=True, check_finite=False)
+        half = dtrtrs(root.T, cross.T, lower=False, trans=True)[0]
         covariance -= half.T @ half
-        covariance[np.diag_indices_from(covariance)] += _LEAST_VARIANCE + 1e-9 * np.diag(covariance).max()
+        variance = np.einsum("qq->q", covariance)
+        variance += _LEAST_VARIANCE + 1e-9 * variance.max()
         try:
             return mean + cross @ alpha, np.asarray(np.linalg.cholesky(covariance))
         except np.linalg.LinAlgError:

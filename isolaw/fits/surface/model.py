@@ -70,7 +70,9 @@ _JITTER = 1e-8
 _LEAST_SCALE = 1e-10  # smallest rise, over the bend, below which rewards count as equal
 _MOST_LOG_X = 40.0  # largest |log x|
 _LN2 = float(np.log(2))
-_UNIT_TERMS = ("common", "seed", "run", "drift", "noise")
+_CENTRES = {name: centre for name, (centre, _) in PRIORS.items()} | {"seed": -np.inf}
+_RUN_TERMS = ("run", "drift", "noise")
+_UNIT_TERMS = ("common", "seed", *_RUN_TERMS)
 
 
 def _matern(distance: Floats) -> Floats:
@@ -103,11 +105,13 @@ class Link:
 
     def rewards(self, z: Floats) -> Floats:
         """Return g(z)."""
-        s = self.bend
+        s = self.bend  # from 37 bends on, log(1 + e^x) is x in double precision
         if np.isfinite(self.high):
-            z = self.high - s * np.logaddexp(0, (self.high - z) / s)
+            x = (self.high - z) / s
+            z = self.high - s * np.logaddexp(0, x, out=x, where=x < 37)
         if np.isfinite(self.low):
-            z = self.low + s * np.logaddexp(0, (z - self.low) / s)
+            x = (z - self.low) / s
+            z = self.low + s * np.logaddexp(0, x, out=x, where=x < 37)
         return np.clip(z, self.low, self.high)  # removes rounding
 
     def inverse(self, rewards: Floats) -> tuple[Floats, Floats]:
@@ -123,13 +127,13 @@ class Link:
 
 
 class _Points(NamedTuple):
-    """Q points (u, v, t), with the e-folds past the runs and the terms of the ceiling, (Q, 3 or 6)."""
+    """Q points (u, v, t). Coefficients of R0, the A and s0 are ``fixed`` + F ``learnt``, (Q, 5 or 8)."""
 
     u: Floats
     v: Floats
     t: Floats
-    past: Floats
-    terms: Floats
+    fixed: Floats
+    learnt: Floats
 
 
 class Kernels(NamedTuple):
@@ -143,6 +147,7 @@ class Kernels(NamedTuple):
 
 # Q points, and the parts of their covariance with the observations.
 Places = tuple[_Points, Kernels]
+_Given = tuple[Floats, Floats]  # F and the design at Q points, given θ
 
 
 @dataclass(frozen=True)
@@ -207,22 +212,24 @@ class StructuralModel:
 
     def _points(self, log2_n: Floats, log2_b: Floats, t: Floats) -> _Points:
         u, v = log2_n - self.middle[0], log2_b - self.middle[1]
-        terms = [np.ones_like(u), u, u**2, *([v, v**2, u * v] if self.is_plane else [])]
-        return _Points(u, v, t, np.maximum(t - self.last_t, 0.0), np.stack(terms, axis=1))
+        one, in_batch = np.ones_like(u), [v, v**2, u * v] if self.is_plane else []
+        learnt = np.stack([-one, one, u, u**2, *in_batch, 0 * u], axis=1)
+        fixed = np.zeros_like(learnt)
+        fixed[:, 0], fixed[:, -1] = 1.0, np.maximum(t - self.last_t, 0.0)
+        return _Points(u, v, t, fixed, learnt)
 
     def _kernels(self, a: _Points, b: _Points) -> Kernels:
         du = np.abs(a.u[:, None] - b.u)
         dv = np.abs(a.v[:, None] - b.v) if self.is_plane else np.zeros_like(du)
         closeness = np.exp(-np.hypot(du, dv) / _CLOSENESS_LENGTH)
         walk = np.minimum(*(np.maximum(t - self.first_t, 0.0) for t in (a.t[:, None], b.t)))
-        slopes = SLOPES[1][1] ** 2 * a.past[:, None] * b.past * closeness
+        slopes = SLOPES[1][1] ** 2 * a.fixed[:, -1:] * b.fixed[:, -1] * closeness  # e-folds past the runs
         smooth = _matern(du / _SMOOTH_LENGTH) * _matern(dv / _SMOOTH_LENGTH)
         return Kernels(walk, smooth, walk * closeness, slopes)
 
     def by_name(self, theta: Floats) -> dict[str, float]:
         """Return p: θ by name. Hyperparameters that are not in ``names`` get values that have no effect."""
-        centres = {name: centre for name, (centre, _) in PRIORS.items()} | {"seed": -np.inf}
-        return centres | dict(zip(self.names, theta.tolist(), strict=True))
+        return _CENTRES | dict(zip(self.names, theta.tolist(), strict=True))
 
     def _log_x(self, p: dict[str, float], points: _Points) -> tuple[Floats, Floats, Floats, Floats]:
         """Return log x at Q points, and b, ũ and log(1 + 2^(ũ − c)), of which it consists.
@@ -241,8 +248,8 @@ class StructuralModel:
         x, w = np.exp(np.clip(self._log_x(p, points)[0], -_MOST_LOG_X, _MOST_LOG_X)), np.exp(p["w"])
         return np.asarray(-np.expm1(-np.log1p(w * x) / w))
 
-    def _learnt_slopes(self, p: dict[str, float], points: _Points) -> dict[str, Floats]:
-        """Return the derivatives of F at Q points with respect to its parameters."""
+    def _learnt_and_slopes(self, p: dict[str, float], points: _Points) -> tuple[Floats, dict[str, Floats]]:
+        """Return F at Q points and its derivatives with respect to its parameters."""
         log_x, b, batch, excess = self._log_x(p, points)
         c = p["critical"]
         above_critical = expit(_LN2 * (batch - c))  # τ grows with the batch beyond c
@@ -255,15 +262,16 @@ class StructuralModel:
             "b_u": log_x * points.u,
         }
         x, w = np.exp(np.clip(log_x, -_MOST_LOG_X, _MOST_LOG_X)), np.exp(p["w"])
-        unlearnt = np.exp(-np.log1p(w * x) / w)  # 1 − F
-        log_x_slope = np.where(np.abs(log_x) < _MOST_LOG_X, unlearnt * x / (1 + w * x), 0.0)
+        log_unlearnt, growth = -np.log1p(w * x) / w, x / (1 + w * x)
+        unlearnt = np.exp(log_unlearnt)  # 1 − F
+        log_x_slope = np.where(np.abs(log_x) < _MOST_LOG_X, unlearnt * growth, 0.0)
         learnt_slopes = {name: log_x_slope * slope for name, slope in slopes.items()}
-        return learnt_slopes | {"w": unlearnt * (x / (1 + w * x) - np.log1p(w * x) / w)}
+        return -np.expm1(log_unlearnt), learnt_slopes | {"w": unlearnt * (growth + log_unlearnt)}
 
     @staticmethod
     def _design(learnt: Floats, points: _Points) -> Floats:
         """Return the coefficients of R0, the A and s0 in the reward, of shape (Q, 5 or 8)."""
-        return np.column_stack([1 - learnt, learnt[:, None] * points.terms, points.past])
+        return np.asarray(points.fixed + learnt[:, None] * points.learnt)
 
     def _variance(self, p: dict[str, float]) -> Floats:
         """Return the prior variances of R0, the A and s0, of shape (5,) or (8,)."""
@@ -271,18 +279,20 @@ class StructuralModel:
         variance[2:-1] *= np.exp(2 * p["ceilings"])
         return variance
 
-    @staticmethod
-    def _discrepancy(p: dict[str, float], kernels: Kernels, learnt: Floats, other_learnt: Floats) -> Floats:
-        """Return the covariance of F (δ1 + δ2), given F at both sets of points."""
+    def _covariance(self, p: dict[str, float], kernels: Kernels, at: _Given, other: _Given) -> Floats:
+        """Return the covariance of z at two sets of points, without δ0 and noise."""
+        (learnt, design), (other_learnt, other_design) = at, other
         covariance = np.exp(2 * p["smooth"]) * kernels.smooth
         covariance += np.exp(2 * p["walk"]) * kernels.walk
         covariance *= other_learnt
         covariance *= learnt[:, None]
+        covariance += kernels.slopes
+        covariance += (design * self._variance(p)) @ other_design.T
         return np.asarray(covariance)
 
     @cached_property
     def _unit_covariances(self) -> Floats:
-        """Return the covariances of δ0 and of each kind of noise per unit of their sizes, (5, O, O)."""
+        """Return the covariances of δ0 and of each kind of noise per unit of their sizes, (5, O · O)."""
         data = self.observations
         distance, unit_scale = np.abs(data.t[:, None] - data.t), self.link_slope[:, None] * self.link_slope
         by_seed = data.combined @ np.eye(data.run_seed.max() + 1)[data.run_seed]
@@ -294,20 +304,21 @@ class StructuralModel:
             run_covariance,
             run_covariance * np.exp(-distance / _DRIFT),
             unit_scale * self.scale**2 * noise_covariance * (data.bin[:, None] == data.bin),
-        ])  # fmt: skip
+        ]).reshape(len(_UNIT_TERMS), -1)  # fmt: skip
 
     def data_covariance(self, theta: Floats) -> tuple[Floats, Floats]:
         """Return the covariance of the observations given θ, and their distance from the prior mean.
 
         Both are in units of ``scale``, of shape (O, O) and (O,).
         """
-        p, kernels = self.by_name(theta), self.kernels
-        learnt = self._learnt(p, self.points)
-        design = self._design(learnt, self.points)
-        covariance = np.tensordot([np.exp(2 * p[name]) for name in _UNIT_TERMS], self._unit_covariances, 1)
-        covariance += kernels.slopes
-        covariance += (design * self._variance(p)) @ design.T
-        covariance += self._discrepancy(p, kernels, learnt, learnt)
+        p = self.by_name(theta)
+        return self._observed(p, learnt := self._learnt(p, self.points), self._design(learnt, self.points))
+
+    def _observed(self, p: dict[str, float], learnt: Floats, design: Floats) -> tuple[Floats, Floats]:
+        """Return what `data_covariance` does, given F and the design."""
+        sizes = np.exp([2 * p[name] for name in _UNIT_TERMS])
+        covariance = self._covariance(p, self.kernels, (learnt, design), (learnt, design))
+        covariance += (sizes @ self._unit_covariances).reshape(covariance.shape)
         np.einsum("oo->o", covariance)[:] += _JITTER
         return covariance, self.y - design @ self.linear_prior_mean
 
@@ -340,17 +351,12 @@ class StructuralModel:
         Returns its mean (Q,), its covariance with the observations (Q, O), and its covariance (Q, Q).
         """
         p, (points, data_kernels) = self.by_name(theta), places
-        learnt = self._learnt(p, points)
-        design = self._design(learnt, points)
-        covariances = []
-        for other_points, kernels in ((self.points, data_kernels), (points, self_kernels)):
-            other_learnt = learnt if other_points is points else self._learnt(p, other_points)
-            covariance = np.exp(2 * p["common"]) * kernels.common
-            covariance += kernels.slopes
-            covariance += (design * self._variance(p)) @ self._design(other_learnt, other_points).T
-            covariance += self._discrepancy(p, kernels, learnt, other_learnt)
-            covariances.append(covariance)
-        return design @ self.linear_prior_mean, covariances[0], covariances[1]
+        at, data = ((f := self._learnt(p, q), self._design(f, q)) for q in (points, self.points))
+        cross = self._covariance(p, data_kernels, at, data)
+        cross += np.exp(2 * p["common"]) * data_kernels.common
+        covariance = self._covariance(p, self_kernels, at, at)
+        covariance += np.exp(2 * p["common"]) * self_kernels.common
+        return at[1] @ self.linear_prior_mean, cross, covariance
 
     def loss(self, theta: Floats) -> float:
         """Return the negative log posterior of θ (P,), up to a constant."""
@@ -368,43 +374,42 @@ class StructuralModel:
         With W = K⁻¹ − α αᵀ and α = K⁻¹ y, the gradient is ½ tr(W dK) − αᵀ dm. F enters K and m, so the chain
         rule needs ∂/∂F once, and the derivatives of F itself.
         """
-        covariance, residual = self.data_covariance(theta)
+        p, points, kernels = self.by_name(theta), self.points, self.kernels
+        learnt, learnt_slopes = self._learnt_and_slopes(p, points)
+        design, variance = self._design(learnt, points), self._variance(p)
+        covariance, residual = self._observed(p, learnt, design)
         root, failed = dpotrf(covariance.T, lower=True, overwrite_a=True)
         if failed:
             return 1e10, np.zeros_like(theta)
         alpha = dpotrs(root, residual, lower=True)[0]
-        value = 0.5 * residual @ alpha + np.log(np.diag(root)).sum()
+        value = 0.5 * residual @ alpha + np.log(np.einsum("oo->o", root)).sum()
         inverse = dpotri(root, lower=True, overwrite_c=True)[0]
         weights = inverse + inverse.T  # W, as the upper triangle of the inverse is 0
         np.einsum("oo->o", weights)[:] /= 2
         weights -= alpha[:, None] * alpha
-        p, points, kernels = self.by_name(theta), self.points, self.kernels
-        learnt, variance = self._learnt(p, points), self._variance(p)
-        design = self._design(learnt, points)
         by_design = weights @ design
-        gradient = dict(zip(_UNIT_TERMS, np.tensordot(self._unit_covariances, weights, 2), strict=True))
+        gradient = dict(zip(_UNIT_TERMS, self._unit_covariances @ weights.ravel(), strict=True))
         gradient["ceilings"] = np.vdot(by_design[:, 2:-1], design[:, 2:-1] * variance[2:-1])
-        d_design = np.column_stack([-np.ones_like(learnt), points.terms, np.zeros_like(learnt)])
-        learnt_slope = np.sum(by_design * d_design * variance, axis=1)
-        learnt_slope -= alpha * (d_design @ self.linear_prior_mean)
+        learnt_slope = (by_design * points.learnt) @ variance
+        learnt_slope -= alpha * (points.learnt @ self.linear_prior_mean)
         for name, kernel in (("smooth", kernels.smooth), ("walk", kernels.walk)):
             by_learnt = np.einsum("ij,ij,j->i", weights, kernel, learnt)
             gradient[name] = learnt @ by_learnt
             learnt_slope += np.exp(2 * p[name]) * by_learnt
         gradient |= {name: np.exp(2 * p[name]) * gradient[name] for name in (*_UNIT_TERMS, "smooth", "walk")}
-        gradient |= {name: learnt_slope @ change for name, change in self._learnt_slopes(p, points).items()}
+        gradient |= {name: learnt_slope @ change for name, change in learnt_slopes.items()}
         residual_loss, residual_slope = self._residual_loss(p)
         offset = (theta - self.prior[:, 0]) / self.prior[:, 1]
         total = np.array([gradient[name] + residual_slope.get(name, 0.0) for name in self.names])
         return float(value + residual_loss + 0.5 * offset @ offset), total + offset / self.prior[:, 1]
 
     @cached_property
-    def _patterns(self) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    def _patterns(self) -> tuple[Floats, Floats, Floats, Floats]:
         """The runs' residuals, in G groups of runs with equal numbers of checkpoints in each of K bins.
 
-        Returns the numbers of runs (G,), which bins have checkpoints (G, K), the numbers of checkpoints
-        (G, K), infinite where there are none, the correlation of drift between bins (K, K), and the sums of
-        squares of residuals over ``scale`` (G, K, K).
+        Returns the numbers of runs (G,), their covariances per unit of each of `_RUN_TERMS` (3, G · K · K),
+        what else these contain (G, K, K), and the sums of squares of residuals over ``scale`` (G, K, K). In
+        bins without checkpoints, the covariance is the unit matrix, which adds nothing.
         """
         data = self.observations
         is_measured = ~np.isnan(data.residuals)
@@ -417,8 +422,12 @@ class StructuralModel:
         bin_sizes = np.bincount(data.bin, minlength=counts.shape[1])
         mean_t = np.bincount(data.bin, data.t, counts.shape[1]) / np.maximum(bin_sizes, 1)
         drift = np.exp(-np.abs(mean_t[:, None] - mean_t) / _DRIFT)
-        per_bin = np.where(counts > 0, counts, np.inf)
-        return np.bincount(group).astype(np.float64), (counts > 0).astype(np.float64), per_bin, drift, squares
+        known, unit_matrix = counts > 0, np.eye(counts.shape[1])
+        both_known = known[:, :, None] & known[:, None]
+        noise = unit_matrix / np.where(known, counts, np.inf)[:, None]
+        per_unit = np.array([both_known, both_known * drift, noise]).reshape(len(_RUN_TERMS), -1)
+        rest = unit_matrix * np.where(known, _JITTER, 1.0)[:, None]
+        return np.bincount(group).astype(np.float64), per_unit, rest, squares
 
     def _residual_loss(self, p: dict[str, float]) -> tuple[float, dict[str, float]]:
         """Return the negative log likelihood of the runs' residuals and its derivatives.
@@ -429,23 +438,15 @@ class StructuralModel:
         freedom = self.observations.freedom
         if not freedom:
             return 0.0, {}
-        sizes, has_checkpoints, per_bin, drift_correlation, squares = self._patterns
-        run, drift, noise = (np.exp(2 * p[name]) for name in ("run", "drift", "noise"))
-        # In bins without checkpoints, the covariance is the unit matrix, which adds nothing.
-        both_known = has_checkpoints[:, :, None] * has_checkpoints[:, None]
-        covariance = (run + drift * drift_correlation) * both_known
-        np.einsum("gkk->gk", covariance)[:] += np.where(has_checkpoints, noise / per_bin + _JITTER, 1.0)
-        root = np.linalg.cholesky(covariance)
+        runs, per_unit, rest, squares = self._patterns
+        sizes = np.exp([2 * p[name] for name in _RUN_TERMS])
+        root = np.linalg.cholesky((sizes @ per_unit).reshape(rest.shape) + rest)
         inverse_root = np.linalg.inv(root)
         inverse = inverse_root.transpose(0, 2, 1) @ inverse_root
         log_roots = np.log(np.einsum("gkk->gk", root)).sum(axis=1)
-        value = freedom * sizes @ log_roots + 0.5 * np.vdot(inverse, squares)
-        weights = (freedom * sizes[:, None, None] * inverse - inverse @ squares @ inverse) * both_known
-        return float(value), {
-            "run": run * weights.sum(),
-            "drift": drift * np.vdot(weights.sum(axis=0), drift_correlation),
-            "noise": noise * np.vdot(np.einsum("gkk->gk", weights), 1 / per_bin),
-        }
+        value = freedom * runs @ log_roots + 0.5 * np.vdot(inverse, squares)
+        weights = freedom * runs[:, None, None] * inverse - inverse @ squares @ inverse
+        return float(value), dict(zip(_RUN_TERMS, sizes * (per_unit @ weights.ravel()), strict=True))
 
 
 def build_model(
