@@ -139,11 +139,12 @@ def fit_selection(
     seed: int = 0,
     equations: bool = True,
     surface: Surface | None = None,
+    points: int = frontiers.POINTS,
 ) -> Law:
     """Fit a law to runs that were selected, with the arguments of `fit`.
 
-    Without ``equations`` it has no laws of n*(C) and no crossovers, which predictions of an allocation do
-    not use. ``surface`` is the reward model if it is already fitted to these runs.
+    Without ``equations`` it has no laws of n*(C) and no crossovers, which predictions do not use. ``surface``
+    is the reward model if it is already fitted to these runs. n* is computed at ``points`` budgets.
     """
     hold, metric, eval_set = selection.hold, selection.metric, selection.eval_set
     if method == "surface":
@@ -168,7 +169,7 @@ def fit_selection(
         fitted_curves = [*zip(configurations, curves, strict=True)] if curves else []
         low, high = frontiers.supported_range(configurations)
         x_per_compute = 1 / selection.fixed["batch_rollouts"] if hold == "B" else 1.0
-        compute = np.geomspace(low, high, frontiers.POINTS)
+        compute = np.geomspace(low, high, points)
         compute = compute[np.any([c.covers(compute) for c in configurations], axis=0)]
         law_x = compute * x_per_compute if hold == "B" else np.log10(compute)
         if surface is None:

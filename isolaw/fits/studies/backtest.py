@@ -126,12 +126,11 @@ def backtest(
                 "choices; run them for longer"
             )
         small_runs = training.part(lambda table: table["compute"] <= fit_below)
-        small_selection = select(small_runs, metric, eval_set, hold, where)
-        small = small_selection.configurations
-        if times_beyond(budgets[-1], [grid_entry(c) for c in small]) > FAR:
+        below = select(small_runs, metric, eval_set, hold, where)
+        if times_beyond(budgets[-1], [grid_entry(c) for c in below.configurations]) > FAR:
             raise _no_allocation(fit_below, budgets)
         try:
-            law = fit_selection(small_runs, small_selection, method, draws=draws, seed=seed, equations=False)
+            law = fit_selection(small_runs, below, method, draws=draws, seed=seed, equations=False, points=1)
         except Refused as error:
             raise Refused(f"the runs below {number(fit_below)} do not support a law: {error}") from None
         options = [choose(law, float(c)).options for c in budgets]
@@ -139,7 +138,7 @@ def backtest(
             raise _no_allocation(fit_below, budgets)
         best = [option.allocation for option, *_ in options]
         shapes = [(a.problems_per_batch, a.rollouts_per_problem) for a in best]
-        choices = {"isolaw": shapes, **_baselines(small, budgets)}
+        choices = {"isolaw": shapes, **_baselines(below.configurations, budgets)}
         surface = estimate(judges, 0, bounds=bounds(metric, judges))
         judgements.append(_judge(surface, judges, budgets, choices))
     return {
@@ -185,10 +184,8 @@ def _splits(runs: Runs, seeds: list[int]) -> Iterator[tuple[Runs, Runs]]:
 
 
 def _no_allocation(fit_below: float, budgets: Floats) -> Refused:
-    return Refused(
-        f"from checkpoints up to {number(fit_below)}, isolaw recommends no allocation for "
-        f"{number(budgets[-1])}"
-    )
+    end = number(budgets[-1])
+    return Refused(f"from checkpoints up to {number(fit_below)}, isolaw recommends no allocation for {end}")
 
 
 def _baselines(measured: list[Configuration], budgets: Floats) -> dict[str, list[BatchShape]]:
