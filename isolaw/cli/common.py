@@ -162,12 +162,13 @@ def progress_bar(task: str, total: float = 1.0) -> Iterator[Callable[..., None]]
     Yields a function that accepts ``advance``, ``completed``, ``total`` or ``description``.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:  # e.g. a log file, which should also show progress
         yield _line_printer(task, total)
         return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(), TextColumn("left"),

@@ -174,13 +174,13 @@ def cost_of(options: dict[str, Any]) -> Cost | None:
 
 def recorded_cost(reading: Reading) -> Cost | None:
     """Return the cost of a step if all runs are of one sweep of models, which records its times."""
+    directories = {run.sources[0] for run in reading.ready}
+    if len(directories) != 1 or reading.ready[0].container != "sweep":
+        return None
     from isolaw.costs import read
     from isolaw.errors import DataError
     from isolaw.store import SweepStore
 
-    directories = {run.sources[0] for run in reading.ready}
-    if len(directories) != 1 or reading.ready[0].container != "sweep":
-        return None
     (directory,) = directories
     if not traits(SweepStore(directory).read_spec().sweep.backend).plans_gpus:
         return None
