@@ -141,10 +141,11 @@ def solve(begin, end, code, x, log_x, ys, ws, fixed_level, grid, grid_s, neighbo
             fits[i, 4 + j] = grid[0, j]
         if free and total_sse <= sw * (1e-13 * origin) ** 2:  # all variation is rounding error
             continue
-        _grid_sse(grid_s, y, w, origin, free, sw, total_sse, sse, slopes)
+        for g in range(grid_size):
+            _, slopes[g], sse[g] = _fit_line(grid_s[g], y, w, origin, free)
         tie, tiny, has_result = _TIE * total_sse, _ROUNDING * total_sse, False
         for g in range(grid_size):
-            is_minimum[g] = sse[g] < np.inf
+            is_minimum[g] = slopes[g] > 0
             for other in neighbours[g]:
                 if other != g and _beats(sse[other], slopes[other], sse[g], slopes[g], tie, other < g):
                     is_minimum[g] = False
@@ -179,26 +180,6 @@ def _beats(sse, slope, other_sse, other_slope, tie, if_equal):  # type: ignore[n
     if abs(slope - other_slope) > 1e-9 * abs(other_slope):
         return slope < other_slope
     return if_equal
-
-
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _grid_sse(grid_s, y, w, origin, free, sw, total_sse, sse, slopes):  # type: ignore[no-untyped-def]
-    """Write the best line's sum of squares at each grid point into ``sse``, and its slope into ``slopes``.
-
-    The sum is infinite where the best line does not rise. These values select the starts of the search.
-    """
-    for g in range(sse.size):
-        ws = wss = covariance = 0.0
-        for p in range(y.size):
-            s = grid_s[g, p]
-            ws += w[p] * s
-            wss += w[p] * s * s
-            covariance += w[p] * (y[p] - origin) * s
-        variance = wss - ws * ws / sw if free else wss
-        rises = covariance > 0 and variance > 1e-12 * wss
-        slopes[g] = covariance / variance if rises else 0.0
-        # Keep this an upper bound: if s hardly varies, rounding can have subtracted too much.
-        sse[g] = total_sse - covariance * slopes[g] + 1e-15 * slopes[g] ** 2 * wss if rises else np.inf
 
 
 @njit(cache=True, nogil=True)
