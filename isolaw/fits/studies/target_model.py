@@ -118,14 +118,15 @@ class TargetModel:
         self.deviations = ["sigma", *(["tau"] if several else [])]
         self.names = [*names, *self.deviations]
         self.at = {name: i for i, name in enumerate(self.names)}
-        bounds = dict.fromkeys(self.deviations, _DEVIATION) | ({"p": _VALLEY} if varied else {})
+        bounds = np.tile([-np.inf, np.inf], (len(self.names), 1))
+        bounds[[self.at[name] for name in self.deviations]] = _DEVIATION
+        if varied:
+            bounds[self.at["p"]] = _VALLEY
         for name in self.lines.keys() & {"alpha", "beta"}:
-            bounds |= dict.fromkeys(self.names[self.lines[name]], (-_FARTHEST, _FARTHEST))
+            bounds[self.lines[name]] = -_FARTHEST, _FARTHEST
         self.runs = int(data.reached.any(axis=1).sum())  # number of runs that reach a target
         self.freedom = self.runs - len(names)
-        self.profile = Profile(
-            self.loss_and_slope, self.names, bounds, self._starts(), self.runs, self.freedom
-        )
+        self.profile = Profile(self.loss_and_slope, bounds, self._starts(), self.runs, self.freedom)
 
     def has(self, exponent: str) -> bool:
         """Return whether the data determine ``alpha`` (``beta``), i.e. several lr ran at several B_p (n)."""
@@ -197,13 +198,12 @@ class TargetModel:
 
     def least_rollouts(self, target: int) -> Quantity:
         """Return N_min, the smallest number of rollouts that reach a target reward."""
-        return self.profile.quantity({f"N{target}": 1.0}).through(math.exp)
+        return self.profile.quantity(self._weights(f"N{target}")).through(math.exp)
 
     def least_steps(self, target: int) -> Quantity:
         """Return S_min, the smallest number of steps that reach a target reward, for the n of the data."""
-        critical = {name: -weight for name, weight in self._of_target("bc", target).items()}
         share = 1 / float(self.data.rollouts_per_problem[0])
-        quantity = self.profile.quantity({f"N{target}": 1.0, **critical})
+        quantity = self.profile.quantity(self._weights(f"N{target}") - self._of_target("bc", target))
         return quantity.through(lambda log_steps: math.exp(log_steps) * share)
 
     def exponent(self, name: str, target: int) -> Quantity:
@@ -215,12 +215,11 @@ class TargetModel:
 
         A rule is tested at the mean target. The exponents can change with the target, as in the data.
         """
-        free = [name for name in ("alpha", "beta") if self.has(name)]
-        out = {}
-        for rule, exponents in EXPONENTS.items() if free and self.freedom > 0 else ():
-            values = dict(zip(("alpha", "beta"), exponents, strict=True))
-            out[rule] = self.profile.p_value([({name: 1.0}, values[name]) for name in free])
-        return out
+        is_free = np.array([self.has("alpha"), self.has("beta")])
+        if not is_free.any() or self.freedom < 1:
+            return {}
+        g = np.array([self._weights(name) for name in ("alpha", "beta") if self.has(name)])
+        return {rule: self.profile.p_value(g, np.array(value)[is_free]) for rule, value in EXPONENTS.items()}
 
     def best_lr(self, problems: float, rollouts: float, target: float) -> float:
         """Return lr* at (B_p, n) for a target reward, which can be beyond the data."""
@@ -256,9 +255,15 @@ class TargetModel:
         trend = self.trend if trend is None else trend
         return np.asarray(trend @ theta[self.lines[name]] if name in self.lines else np.zeros(len(trend)))
 
-    def _of_target(self, name: str, target: int) -> dict[str, float]:
-        """Return a parameter at a target as a combination of the parameters of its line."""
-        return dict(zip(self.names[self.lines[name]], self.trend[target].tolist(), strict=True))
+    def _weights(self, name: str) -> Floats:
+        """Return one parameter as a combination of all, an array of shape (P,)."""
+        return np.eye(len(self.names))[self.at[name]]
+
+    def _of_target(self, name: str, target: int) -> Floats:
+        """Return a parameter that is linear in T, at a target, as a combination of all, of shape (P,)."""
+        weights = np.zeros(len(self.names))
+        weights[self.lines[name]] = self.trend[target]
+        return weights
 
     def _log_best_lr(
         self, theta: Floats, log_b: Floats | float, log_n: Floats | float, trend: Floats | None = None
