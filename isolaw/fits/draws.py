@@ -6,6 +6,7 @@ The law's document stores the surface's observations, and the table of draws sto
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,12 +57,10 @@ class Draws:
         Malformed
             the table is damaged or belongs to another law.
         """
-        values = _estimates(document)
-        if table is not None:
-            values = _checked_values(table, values)
         curves: dict[tuple[int, int], dict[str, Floats]] = {}
         for curve in document.curves:
-            curves[curve.key] = {name: values[_column(*curve.key, name)] for name in curve.parameters}
+            row = {_column(*curve.key, name): quantity.value for name, quantity in curve.parameters.items()}
+            curves[curve.key] = dict(zip(curve.parameters, _columns_with(row, table), strict=True))
         return cls(curves, _read_surface(document.surface, table, document.bootstrap.seed, document.unit))
 
 
@@ -103,23 +102,21 @@ def _column(problems_per_batch: int, rollouts_per_problem: int, parameter: str) 
     return f"{problems_per_batch}x{rollouts_per_problem}.{parameter}"
 
 
-def _estimates(document: LawDocument) -> dict[str, Floats]:
-    """Return the document's parameters of the curves, as columns with one row."""
-    row: dict[str, float | None] = {}
-    for curve in document.curves:
-        row |= {_column(*curve.key, name): quantity.value for name, quantity in curve.parameters.items()}
-    return {name: np.array([value], np.float64) for name, value in row.items()}
+def _columns_with(row: Mapping[str, float | None], table: pd.DataFrame | None) -> list[Floats]:
+    """Return the columns of a table whose first row must be ``row``, or only this row without a table.
 
-
-def _checked_values(table: pd.DataFrame, estimates: dict[str, Floats]) -> dict[str, Floats]:
-    """Return the table's columns as draws. Raise `Malformed` unless the first row equals ``estimates``."""
-    if table.empty or not set(estimates) <= set(table.columns):
+    Raises `Malformed` if the table has another first row, lacks a column, or has values that are not finite.
+    """
+    estimates = [np.array([value], np.float64) for value in row.values()]
+    if table is None:
+        return estimates
+    if table.empty or not set(row) <= set(table.columns):
         raise Malformed("its draws belong to another law")
-    draws = {name: table[name].to_numpy(np.float64, na_value=np.nan) for name in estimates}
-    for name, values in draws.items():
-        if not np.isfinite(values).all() or not np.isclose(values[0], estimates[name][0], rtol=1e-6):
+    columns = [table[name].to_numpy(np.float64, na_value=np.nan) for name in row]
+    for name, values, estimate in zip(row, columns, estimates, strict=True):
+        if not np.isfinite(values).all() or not np.isclose(values[0], estimate[0], rtol=1e-6):
             raise Malformed(f"its draws are damaged or belong to another law: column {name}")
-    return draws
+    return columns
 
 
 def surface_info(surface: Surface) -> SurfaceInfo:
@@ -165,11 +162,10 @@ def _read_surface(
         raise Malformed(f"surface: {error}") from None
     if not is_finite:
         raise Malformed("surface: found values that are not finite")
+    row = dict(zip((f"surface.{name}" for name in model.names), mode.tolist(), strict=True))
+    *columns, index = _columns_with(row | {"surface.theta": -1.0}, draws)
     theta, of_draw = mode[None], np.empty(0, dtype=np.int64)
-    if draws is not None:
-        row = {f"surface.{name}": mode[[i]] for i, name in enumerate(model.names)}
-        *columns, index = _checked_values(draws, row | {"surface.theta": np.array([-1.0])}).values()
-        if index.size > 1:
-            _, first, of_draw = np.unique(index[1:], return_index=True, return_inverse=True)
-            theta = np.stack(columns, axis=1)[1:][first]
+    if index.size > 1:
+        _, first, of_draw = np.unique(index[1:], return_index=True, return_inverse=True)
+        theta = np.stack(columns, axis=1)[1:][first]
     return Surface(model, mode, theta, of_draw.astype(np.int64), seed, stored.effective, unit)

@@ -35,10 +35,6 @@ class Frontier:
     compute: Floats  # (X,)
     levels: NDArray[np.int64]  # measured n, ascending, (N,)
     reward: Floats  # the best reward of each n where it was measured, −inf elsewhere, (1 + D, N, X)
-    # True where the strict n* is only a lower (upper) bound, (1 + D, X). Both are True if all rewards are
-    # equal.
-    below: Bools
-    above: Bools
     unit: float = 1.0  # unit of the reward
 
     @property
@@ -90,9 +86,20 @@ class NStarPath:
 
 
 def strict_path(frontier: Frontier) -> NStarPath:
-    """Return the paper's n*: the measured n with the highest curve."""
-    log2_n = np.log2(frontier.levels)[frontier.strict]
-    return NStarPath(frontier.compute, frontier.levels, log2_n, frontier.best, frontier.below, frontier.above)
+    """Return the paper's n*: the measured n with the highest curve.
+
+    It is only a bound at an end of the grid, and where the next n was not measured. It is unknown where all
+    measured n are equally good.
+    """
+    strict, best = frontier.strict, frontier.best
+    is_measured = np.isfinite(frontier.reward[0])  # (N, X), the same in every draw
+    is_worse = best[:, None] - frontier.reward > FLAT * np.abs(best[:, None])
+    is_flat = ~np.any(is_worse & is_measured, axis=1)
+    # A row of False at either end, since nothing is measured beyond the grid.
+    beside, columns = np.pad(is_measured, ((1, 1), (0, 0))), np.arange(frontier.compute.size)
+    below, above = is_flat | ~beside[strict + 2, columns], is_flat | ~beside[strict, columns]
+    log2_n = np.log2(frontier.levels)[strict]
+    return NStarPath(frontier.compute, frontier.levels, log2_n, best, below, above)
 
 
 def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -> NStarPath:
@@ -105,22 +112,17 @@ def ridge_path(cut: Slices, configurations: list[Configuration], reach: float) -
     return NStarPath(cut.compute, levels, u, cut.reward.max(axis=2), below, above)
 
 
-def cut_frontier(
-    cut: Slices, configurations: list[Configuration], reach: float, unit: float = 1.0
-) -> Frontier:
+def cut_frontier(cut: Slices, configurations: list[Configuration], unit: float = 1.0) -> Frontier:
     """Return the frontier of a surface, with the reward of each measured n at its best B_p.
 
-    All n compete at every compute. Beyond ``reach`` they cannot be compared, so n* is unknown there.
+    All n compete at every compute.
     """
     axis = axis_of(configurations)
     cell_levels = np.array([c.level(axis) for c in configurations])
     levels = np.unique(cell_levels)
     cell_rewards = cut.reward[:, :, cut.place]
     reward = np.stack([cell_rewards[:, :, cell_levels == level].max(axis=2) for level in levels], axis=1)
-    strict = highest(reward, 1)
-    is_unknown = cut.compute > reach
-    below, above = is_unknown | (strict == levels.size - 1), is_unknown | (strict == 0)
-    return Frontier(cut.compute, levels, reward, below, above, unit)
+    return Frontier(cut.compute, levels, reward, unit)
 
 
 def levels_of(cells: Sequence[Cell]) -> NDArray[np.int64]:
@@ -157,15 +159,7 @@ def trace(
     configurations: list[Configuration], curves: list[Curves], compute: Floats, unit: float = 1.0
 ) -> Frontier:
     """Return the frontier of the curves at ``compute`` (X,). A configuration must cover each compute."""
-    levels, reward = envelope(configurations, curves, compute)
-    best, strict = reward.max(axis=1, keepdims=True), highest(reward, 1)
-    is_measured = np.isfinite(reward[0])  # (N, X), the same in every draw
-    is_flat = np.all((best - reward <= FLAT * np.abs(best)) | ~is_measured, axis=1)
-    beside = np.pad(is_measured, ((1, 1), (0, 0)), constant_values=True)  # nothing is missing beyond the grid
-    columns = np.arange(compute.size)
-    no_lower, no_higher = ~beside[strict, columns], ~beside[strict + 2, columns]
-    below, above = is_flat | no_higher | (strict == levels.size - 1), is_flat | no_lower | (strict == 0)
-    return Frontier(compute, levels, reward, below, above, unit)
+    return Frontier(compute, *envelope(configurations, curves, compute), unit)
 
 
 @dataclass(frozen=True)

@@ -178,12 +178,13 @@ def fit_selection(
             n_star_path = frontiers.strict_path(frontier)
             curve_rewards = frontiers.curve_rewards(configurations, curves, low)
             logistic = _fit_law(n_star_path, law_x) if equations else None
-            comparison = judge_logistic(frontier, logistic is not None, min(c.runs for c in configurations))
+            seeds = min(c.runs for c in configurations)
+            comparison = judge_logistic(frontier, n_star_path, logistic is not None, seeds)
         else:
             reward_slices = slices(surface, compute, unit=reward_unit)
             falls = doc.late_falls(reward_slices, configurations)
             interval_end = INTERVALS * comparable_compute(configurations)
-            frontier = frontiers.cut_frontier(reward_slices, configurations, interval_end, reward_unit)
+            frontier = frontiers.cut_frontier(reward_slices, configurations, reward_unit)
             n_star_path = frontiers.ridge_path(reward_slices, configurations, interval_end)
             curve_rewards = frontier.compute, frontier.reward
             logistic = _fit_law(n_star_path, law_x) if equations else None

@@ -20,6 +20,7 @@ from isolaw.fits.frontier import (
     cut_frontier,
     envelope,
     ridge_path,
+    strict_path,
     supported_range,
     trace,
 )
@@ -118,6 +119,7 @@ def test_censored_exactly_where_a_neighbour_is_missing(
 ) -> None:
     configurations, curves, compute = grid
     frontier = trace(configurations, curves, compute)
+    path = strict_path(frontier)
     levels = frontier.levels.tolist()
     for j, x in enumerate(compute):
         here = {c.rollouts_per_problem for c in configurations if lies_in(c, x)}
@@ -127,8 +129,8 @@ def test_censored_exactly_where_a_neighbour_is_missing(
             lacks_below = i > 0 and levels[i - 1] not in here
             measured = frontier.reward[d, np.isfinite(frontier.reward[d, :, j]), j]
             equal = bool(np.all(measured.max() - measured <= FLAT * np.abs(measured.max())))
-            assert frontier.below[d, j] == (i == len(levels) - 1 or lacks_above or equal)
-            assert frontier.above[d, j] == (i == 0 or lacks_below or equal)
+            assert path.below[d, j] == (i == len(levels) - 1 or lacks_above or equal)
+            assert path.above[d, j] == (i == 0 or lacks_below or equal)
 
 
 def test_a_curve_does_not_win_where_it_was_not_measured() -> None:
@@ -139,16 +141,17 @@ def test_a_curve_does_not_win_where_it_was_not_measured() -> None:
     compute = np.array([1e5, 2e5, 2.1e5, 9e5])
     frontier = trace(configurations, curves, compute)
     assert frontier.levels[frontier.strict[0]].tolist() == [16, 16, 32, 32]
-    assert frontier.above[0].tolist() == [False, False, True, True]
-    assert not frontier.below[0].any()
+    path = strict_path(frontier)
+    assert path.above[0].tolist() == [False, False, True, True]
+    assert not path.below[0].any()
 
 
 def test_where_all_are_equal_no_n_is_best() -> None:
     """In the first draw all three curves are the same; in the second only two are."""
     configurations = [configuration(1, n, 0.0, 1e6) for n in (8, 16, 32)]
     curves = [exp([0.3, 0.3], [0.5, ceiling], [1e5, 1e5]) for ceiling in (0.5, 0.5, 0.4)]
-    frontier = trace(configurations, curves, np.array([1e5]))
-    assert (frontier.below & frontier.above)[:, 0].tolist() == [True, False]
+    path = strict_path(trace(configurations, curves, np.array([1e5])))
+    assert (path.below & path.above)[:, 0].tolist() == [True, False]
 
 
 def test_the_range_begins_where_all_have_made_a_step() -> None:
@@ -274,7 +277,7 @@ def test_the_ridge_is_the_highest_of_all_allocations(rng: int) -> None:
 def test_measured_n_on_a_surface(rng: int, batches: int) -> None:
     """Each n with the best of its B_p, at every compute, wherever its runs ended."""
     reward = np.random.default_rng(rng).uniform(0, 1, (2, 4, 17 * batches))
-    frontier = cut_frontier(cut(reward, FIVE, 4, batches), places(FIVE, batches), reach=5e4)
+    frontier = cut_frontier(cut(reward, FIVE, 4, batches), places(FIVE, batches))
     for i in range(5):
         own = reward[:, :, 4 * i * batches : (4 * i + 1) * batches].max(axis=2)
         np.testing.assert_array_equal(frontier.reward[:, i], own)
@@ -282,9 +285,6 @@ def test_measured_n_on_a_surface(rng: int, batches: int) -> None:
     np.testing.assert_array_equal(frontier.strict, frontier.reward.argmax(axis=1))
     near = (frontier.reward >= best[:, None] - TOLERANCE - FLAT).argmax(axis=1)
     np.testing.assert_array_equal(frontier.tolerance, near)
-    beyond = np.broadcast_to(frontier.compute > 5e4, (2, 4))
-    np.testing.assert_array_equal(frontier.below, beyond | (frontier.strict == 4))
-    np.testing.assert_array_equal(frontier.above, beyond | (frontier.strict == 0))
 
 
 def test_crossovers_on_a_surface() -> None:
@@ -293,7 +293,7 @@ def test_crossovers_on_a_surface() -> None:
     reward = np.stack([0.5 + 0 * x, 0.4 + 0.3 * x, 0.1 + 0.2 * x], axis=1)[None]
     own = cut(reward, [8, 32, 128])
     configurations = places([8, 32, 128])
-    frontier = cut_frontier(own, configurations, reach=1e7)
+    frontier = cut_frontier(own, configurations)
     first, never, other = crossovers(configurations, frontier.compute, frontier.reward, 1e3)
     assert first.draws[0] == pytest.approx(1e3 * 1e3 ** (1 / 3), rel=0.005)
     assert first.supported

@@ -1,9 +1,15 @@
 """The compiled kernel of `isolaw.fits.curves.varpro`, which fits data sets in sequence without the GIL.
 
-Most functions work on one data set: arrays x, y and weights w of shape (P,), and one or two shape parameters
-θ. The level of the line is fitted if ``free`` is true, and equals ``origin`` otherwise. The family codes are
-defined in `isolaw.fits.curves.varpro.CODES`, and the statuses in its `FitStatus`. Numba caches the compiled
-code on disk. Loops replace slices and array expressions, which take Numba three times as long to compile.
+Most functions work on one data set: arrays u, y and weights w of shape (P,), where u is x or log x, and one
+or two shape parameters θ. The level of the line is fitted if ``free`` is true, and equals ``origin``
+otherwise. `isolaw.fits.curves.varpro` defines which family uses which shape function, and the statuses:
+
+    0   s = 1 − exp(−u e^(−θ0))
+    1   s = 1 / (1 + exp(−e^θ1 (u − θ0)))
+    2   s = −exp(−θ0 u)
+
+Numba caches the compiled code on disk. Loops replace slices and array expressions, which take Numba three
+times as long to compile.
 """
 
 from __future__ import annotations
@@ -28,55 +34,45 @@ def _expit(z):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _shape_values(code, x, log_x, shape, s):  # type: ignore[no-untyped-def]
-    """Write the shape function s(x; θ) of a curve family into ``s``."""
+def _shape_values(code, u, shape, s):  # type: ignore[no-untyped-def]
+    """Write the shape function s of a curve family into ``s``."""
     if code == 0:
         rate = np.exp(-shape[0])
-        for p in range(x.size):
-            s[p] = -np.expm1(-x[p] * rate)
+        for p in range(u.size):
+            s[p] = -np.expm1(-u[p] * rate)
     elif code == 1:
-        power = np.exp(shape[1])
-        for p in range(x.size):
-            s[p] = _expit((log_x[p] - shape[0]) * power) if x[p] > 0 else 0.0
-    elif code == 2:
-        steepness = np.exp(shape[0])
-        for p in range(x.size):
-            s[p] = _expit((x[p] - shape[1]) * steepness)
+        steepness = np.exp(shape[1])
+        for p in range(u.size):
+            s[p] = _expit((u[p] - shape[0]) * steepness)
     else:
-        for p in range(x.size):
-            s[p] = -np.exp(-shape[0] * log_x[p]) if x[p] > 0 else -np.inf
+        for p in range(u.size):
+            s[p] = -np.exp(-shape[0] * u[p])
 
 
 @njit(cache=True, nogil=True)
-def _shape_slopes(code, x, log_x, shape, s, derivatives):  # type: ignore[no-untyped-def]
+def _shape_slopes(code, u, shape, s, derivatives):  # type: ignore[no-untyped-def]
     """Write the derivatives ∂s/∂θ of the shape function into ``derivatives``, given s."""
     if code == 0:
         rate = np.exp(-shape[0])
-        for p in range(x.size):
-            derivatives[0, p] = -(1.0 - s[p]) * x[p] * rate
+        for p in range(u.size):
+            derivatives[0, p] = -(1.0 - s[p]) * u[p] * rate
     elif code == 1:
-        power = np.exp(shape[1])
-        for p in range(x.size):
+        steepness = np.exp(shape[1])
+        for p in range(u.size):
             s_slope = s[p] * (1.0 - s[p])
-            derivatives[0, p] = -power * s_slope
-            derivatives[1, p] = (log_x[p] - shape[0]) * power * s_slope if x[p] > 0 else 0.0
-    elif code == 2:
-        steepness = np.exp(shape[0])
-        for p in range(x.size):
-            s_slope = s[p] * (1.0 - s[p])
-            derivatives[0, p] = (x[p] - shape[1]) * steepness * s_slope
-            derivatives[1, p] = -steepness * s_slope
+            derivatives[0, p] = -steepness * s_slope
+            derivatives[1, p] = (u[p] - shape[0]) * steepness * s_slope if u[p] > -np.inf else 0.0
     else:
-        for p in range(x.size):
-            derivatives[0, p] = -log_x[p] * s[p]
+        for p in range(u.size):
+            derivatives[0, p] = -u[p] * s[p]
 
 
 @njit(cache=True, nogil=True)
-def values_on_grid(code, x, log_x, grid):  # type: ignore[no-untyped-def]
+def values_on_grid(code, u, grid):  # type: ignore[no-untyped-def]
     """Evaluate s at each row θ of ``grid`` (G, dimensions), and return an array of shape (G, P)."""
-    values = np.empty((grid.shape[0], x.size))
+    values = np.empty((grid.shape[0], u.size))
     for g in range(grid.shape[0]):
-        _shape_values(code, x, log_x, grid[g], values[g])
+        _shape_values(code, u, grid[g], values[g])
     return values
 
 
@@ -113,7 +109,7 @@ def _fit_line(s, y, w, origin, free):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def solve(begin, end, code, x, log_x, ys, ws, fixed_level, grid, grid_s, neighbours, low, high, fits):  # type: ignore[no-untyped-def]
+def solve(begin, end, code, u, ys, ws, fixed_level, grid, grid_s, neighbours, low, high, fits):  # type: ignore[no-untyped-def]
     """Fit the data sets from ``begin`` up to but not including ``end``, and write the results into ``fits``.
 
     Levenberg–Marquardt begins at each of the grid's best local minima. Each row of ``fits`` contains level,
@@ -125,7 +121,7 @@ def solve(begin, end, code, x, log_x, ys, ws, fixed_level, grid, grid_s, neighbo
     for i in range(begin, end):
         y, w = ys[min(i, len(ys) - 1)], ws[min(i, len(ws) - 1)]
         sw = wy = total_sse = 0.0
-        for p in range(x.size):
+        for p in range(u.size):
             sw += w[p]
             wy += w[p] * y[p]
         if not (sw > 0 and np.isfinite(wy)):
@@ -133,7 +129,7 @@ def solve(begin, end, code, x, log_x, ys, ws, fixed_level, grid, grid_s, neighbo
                 fits[i, j] = 3.0 if j == 3 else 0.0
             continue
         origin = wy / sw if free else fixed_level
-        for p in range(x.size):
+        for p in range(u.size):
             total_sse += w[p] * (y[p] - origin) ** 2
         # The fallback if y does not rise: a constant, with an arbitrary shape.
         fits[i, 0], fits[i, 1], fits[i, 2], fits[i, 3] = origin, 0.0, total_sse, 2
@@ -141,10 +137,11 @@ def solve(begin, end, code, x, log_x, ys, ws, fixed_level, grid, grid_s, neighbo
             fits[i, 4 + j] = grid[0, j]
         if free and total_sse <= sw * (1e-13 * origin) ** 2:  # all variation is rounding error
             continue
-        _grid_sse(grid_s, y, w, origin, free, sw, total_sse, sse, slopes)
+        for g in range(grid_size):
+            _, slopes[g], sse[g] = _fit_line(grid_s[g], y, w, origin, free)
         tie, tiny, has_result = _TIE * total_sse, _ROUNDING * total_sse, False
         for g in range(grid_size):
-            is_minimum[g] = sse[g] < np.inf
+            is_minimum[g] = slopes[g] > 0
             for other in neighbours[g]:
                 if other != g and _beats(sse[other], slopes[other], sse[g], slopes[g], tie, other < g):
                     is_minimum[g] = False
@@ -160,7 +157,7 @@ def solve(begin, end, code, x, log_x, ys, ws, fixed_level, grid, grid_s, neighbo
             is_minimum[best] = False
             for j in range(dims):
                 shape[j] = grid[best, j]
-            status, level, slope, error = _descend(code, x, log_x, y, w, origin, free, low, high, tiny, shape)
+            status, level, slope, error = _descend(code, u, y, w, origin, free, low, high, tiny, shape)
             if not has_result or _beats(error, slope, fits[i, 2], fits[i, 1], tie, False):
                 fits[i, 0], fits[i, 1], fits[i, 2], fits[i, 3] = level, slope, error, status
                 for j in range(dims):
@@ -181,42 +178,22 @@ def _beats(sse, slope, other_sse, other_slope, tie, if_equal):  # type: ignore[n
     return if_equal
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _grid_sse(grid_s, y, w, origin, free, sw, total_sse, sse, slopes):  # type: ignore[no-untyped-def]
-    """Write the best line's sum of squares at each grid point into ``sse``, and its slope into ``slopes``.
-
-    The sum is infinite where the best line does not rise. These values select the starts of the search.
-    """
-    for g in range(sse.size):
-        ws = wss = covariance = 0.0
-        for p in range(y.size):
-            s = grid_s[g, p]
-            ws += w[p] * s
-            wss += w[p] * s * s
-            covariance += w[p] * (y[p] - origin) * s
-        variance = wss - ws * ws / sw if free else wss
-        rises = covariance > 0 and variance > 1e-12 * wss
-        slopes[g] = covariance / variance if rises else 0.0
-        # Keep this an upper bound: if s hardly varies, rounding can have subtracted too much.
-        sse[g] = total_sse - covariance * slopes[g] + 1e-15 * slopes[g] ** 2 * wss if rises else np.inf
-
-
 @njit(cache=True, nogil=True)
-def _descend(code, x, log_x, y, w, origin, free, low, high, rounding, shape):  # type: ignore[no-untyped-def]
+def _descend(code, u, y, w, origin, free, low, high, rounding, shape):  # type: ignore[no-untyped-def]
     """Run Levenberg–Marquardt on the shape with the line projected out, and move ``shape`` to the minimum.
 
     Returns the status, the level, the slope and the sum of squares.
     """
-    size, dims = x.size, shape.size
+    size, dims = u.size, shape.size
     s, new_s, derivatives = np.empty(size), np.empty(size), np.empty((dims, size))
     new_shape, gradient, step, normal = np.empty(dims), np.empty(dims), np.empty(dims), np.empty((dims, dims))
-    _shape_values(code, x, log_x, shape, s)
+    _shape_values(code, u, shape, s)
     level, slope, sse = _fit_line(s, y, w, origin, free)
     damping, growth, status = 1e-3, 2.0, 0
     for _ in range(_MOST_STEPS):
         if slope <= 0:
             return 2, level, slope, sse
-        _shape_slopes(code, x, log_x, shape, s, derivatives)
+        _shape_slopes(code, u, shape, s, derivatives)
         _project(derivatives, s, w, free)
         _normal_equations(derivatives, s, y, w, level, slope, gradient, normal)
         improved, is_stationary = False, True
@@ -249,7 +226,7 @@ def _descend(code, x, log_x, y, w, origin, free, low, high, rounding, shape):  #
             for j in range(dims):
                 expected_gain += step[j] * (gradient[j] + damping * normal[j, j] * step[j])
                 new_shape[j] = min(max(shape[j] - step[j], low[j]), high[j])
-            _shape_values(code, x, log_x, new_shape, new_s)
+            _shape_values(code, u, new_shape, new_s)
             new_level, new_slope, new_sse = _fit_line(new_s, y, w, origin, free)
             improved = new_sse < sse
             if improved or expected_gain <= 1e-15 * sse:

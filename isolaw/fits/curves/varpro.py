@@ -10,11 +10,11 @@ or two shape parameters are searched: first on a grid, then by Levenberg–Marqu
 
     exp        s = 1 − exp(−x / τ)                     θ = ln τ
     hill       s = 1 / (1 + (x_mid / x)^B)             θ = ln x_mid, ln B
-    logistic   s = 1 / (1 + exp(−k (x − x0)))          θ = ln k, x0
+    logistic   s = 1 / (1 + exp(−k (x − x0)))          θ = x0, ln k
     power      s = −x^(−K)                             θ = K
 
-Parameters that appear as logarithms are positive. The ends of the search range are bounds; a fit that stops
-on a bound has the status ``ON_BOUND``.
+``hill`` is ``logistic`` in ln x, with k = B. Parameters that appear as logarithms are positive. The ends of
+the search range are bounds; a fit that stops on a bound has the status ``ON_BOUND``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from isolaw.fits.blas import each
 
 Floats = NDArray[np.float64]
 
-CODES = {"exp": 0, "hill": 1, "logistic": 2, "power": 3}
+# The kernel's shape function of each family, and whether its variable u is ln x.
+CODES = {"exp": (0, False), "hill": (1, True), "logistic": (1, False), "power": (2, True)}
 _CHUNK = 64
 
 
@@ -101,15 +102,15 @@ def varpro(
         for dimension, size in enumerate(index.shape)
         for step in (-1, 1)
     ]
-    code, x, log_x = _kernel_x(family, x)
+    code, u = _kernel_variable(family, x)
     grid_arguments = (
         grid,
-        values_on_grid(code, x, log_x, grid),
+        values_on_grid(code, u, grid),
         np.stack(neighbours, axis=1),
         *np.array(axes, dtype=np.float64).T[:2].copy(),
     )
     rows = np.empty((max(len(y), len(weights)), 4 + len(axes)))
-    arguments = code, x, log_x, y, weights, math.nan if low is None else low, *grid_arguments, rows
+    arguments = code, u, y, weights, math.nan if low is None else low, *grid_arguments, rows
     if len(rows) <= _CHUNK:
         solve(0, len(rows), *arguments)
     else:
@@ -122,11 +123,12 @@ def basis(family: str, x: Floats, shape: Floats) -> Floats:
     """Return s(x; θ) for shapes (D, dimensions) and x (P,), as an array of shape (D, P)."""
     from isolaw.fits.curves.kernel import values_on_grid
 
-    return np.asarray(values_on_grid(*_kernel_x(family, x), np.ascontiguousarray(shape)))
+    return np.asarray(values_on_grid(*_kernel_variable(family, x), np.ascontiguousarray(shape)))
 
 
-def _kernel_x(family: str, x: Floats) -> tuple[int, Floats, Floats]:
-    """Return the family's code, x and log x in the form that the kernel requires."""
-    x = np.ascontiguousarray(x, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return CODES[family], x, np.log(x)
+def _kernel_variable(family: str, x: Floats) -> tuple[int, Floats]:
+    """Return the code of the family's shape function, and u in the form that the kernel requires."""
+    code, is_log = CODES[family]
+    u = np.ascontiguousarray(x, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        return code, np.log(u) if is_log else u

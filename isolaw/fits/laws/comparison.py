@@ -32,23 +32,23 @@ _LEAST_TURN = 0.5  # smallest fall or rise of n* that counts, in doublings of n
 _LEVEL_SHARE = 0.5  # n* levels off if its late slope is below this share of its earlier slope
 
 
-def judge_logistic(frontier: Frontier, has_law: bool, seeds: int) -> Comparison:
-    """Return whether the logistic law describes the strict n* of the curves (``paper``).
+def judge_logistic(frontier: Frontier, path: NStarPath, has_law: bool, seeds: int) -> Comparison:
+    """Return whether the logistic law describes the strict n* of the curves (``paper``), given in ``path``.
 
     It cannot describe an n* that falls. With fewer than three ``seeds`` of each configuration, there is no
     verdict. ``has_law`` is false if the law was refused.
     """
-    monotone = not _falls_after_rise(frontier)
+    monotone = not _falls_after_rise(frontier, path)
     if seeds < LEAST_SEEDS:
         return Comparison(monotone, None, refused="few_seeds", seeds=seeds)
     return Comparison(monotone, "logistic" if has_law and monotone else "no law", seeds=seeds)
 
 
-def _falls_after_rise(frontier: Frontier) -> bool:
+def _falls_after_rise(frontier: Frontier, path: NStarPath) -> bool:
     """Return whether n* falls after a rise, with a gain in reward above the tolerance."""
     strict, reward = frontier.strict[0], frontier.reward[0]
     highest = 0
-    for x in np.flatnonzero(~(frontier.below | frontier.above)[0]):
+    for x in np.flatnonzero(~path.censored[0]):
         if strict[x] < highest and reward[strict[x], x] - reward[highest, x] > TOLERANCE * frontier.unit:
             return True
         highest = max(highest, int(strict[x]))

@@ -258,14 +258,14 @@ def fit_logistic(
     """
     span = float(np.ptp(x))
     search_ranges = [
-        SearchRange(math.log(_STEEPNESS[0] / span), math.log(_STEEPNESS[1] / span), 9),
         SearchRange(float(x.min()) - span / 2, float(x.max()) + span / 2, 41),
+        SearchRange(math.log(_STEEPNESS[0] / span), math.log(_STEEPNESS[1] / span), 9),
     ]
     no_bounds = np.zeros(log2_n.shape, dtype=bool)
 
     def fit(draws: NDArray[np.int64], is_used: Bools) -> tuple[Floats, Floats]:
         fits = varpro(x, log2_n[draws], is_used.astype(np.float64), "logistic", search_ranges)
-        law = Logistic(fits.low, fits.slope, np.exp(fits.shape[:, 0]), fits.shape[:, 1], fits.undetermined)
+        law = Logistic(fits.low, fits.slope, np.exp(fits.shape[:, 1]), fits.shape[:, 0], fits.undetermined)
         return np.stack([law.b, law.L, law.k, law.x0, law.on_bound], axis=1), law(x)
 
     below, above = no_bounds if below is None else below, no_bounds if above is None else above

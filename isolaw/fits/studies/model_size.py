@@ -5,7 +5,10 @@
 X is compute (in FLOPs, 6 N T, where T is the number of tokens trained on) or data (prompts). K_max is the
 exponent of an infinitely large model, and N0 is the size at which K is half of K_max. E(N) is free for each
 size. Runs of one size are averaged step by step, and the fit minimises squared error in L, as the authors do.
-Every size has the same weight, regardless of its number of checkpoints.
+Every size has the same weight, regardless of its number of checkpoints. Without saturation, K_max and N0
+diverge together while the largest size's exponent κ = K(N_m) does not, so the fit searches κ, N0 and E(N):
+
+    K(N) = κ (1 + N0 / N_m) / (1 + N0 / N)
 
 Intervals come from resampling with the run as the unit. Each run has a deviation curve,
 
@@ -24,7 +27,6 @@ of freedom. The last factor, drawn once per draw, turns normal intervals into St
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -48,11 +50,10 @@ _LEAST_SIZES = 3
 _LEAST_POINTS = 5
 _LEAST_VARIANCE = 1e-6  # smallest variance of one answer, for steps at which all are right or all are wrong
 _LEAST_EXPONENT = 1e-9  # smaller exponents are rounding error
-# Of the solver.
 _N0_MARGIN = 30.0  # how far N0 is searched below and above the sizes
-_ITERATIONS, _GAIN, _MOST_DAMPED = 200, 1e-15, 1e8
-_MOST_DECADES = 100.0  # limit on the change of a fitted curve over a size's checkpoints
-_LN10, _TINY = float(np.log(10.0)), 1e-300
+_MOST_DECADES = 100.0  # limit on the change of a fitted curve over a size's checkpoints, and on its level
+_FIRST_KAPPA = 0.05
+_LN10, _TINY = float(np.log(10.0)), 1e-12
 
 
 @dataclass(frozen=True)
@@ -214,9 +215,8 @@ def _deviations_at(steps: Floats, run_steps: Floats, e: Floats) -> tuple[Floats,
 
 
 class _Fits(NamedTuple):
-    """D fits. κ, ln N0 and the objective have shape (D,); K(N) and E(N) have shape (D, S)."""
+    """D fits. ln N0 and the objective have shape (D,); K(N) and E(N) have shape (D, S)."""
 
-    kappa: Floats
     log_n0: Floats
     K: Floats
     E: Floats
@@ -240,7 +240,9 @@ class SizeLaw:
     @cached_property
     def K_max(self) -> Quantity:
         """K_max, the exponent of an infinitely large model."""
-        return self._if_saturating(self.fits.kappa * (1 + np.exp(self.fits.log_n0) / self.curves.sizes[-1]))
+        return self._if_saturating(
+            self.fits.K[:, -1] * (1 + np.exp(self.fits.log_n0) / self.curves.sizes[-1])
+        )
 
     @cached_property
     def K(self) -> dict[float, Quantity]:
@@ -314,20 +316,23 @@ def fit_sizes(curves: SizeCurves, draws: int = 400, seed: int = 0) -> SizeLaw:
     >>> round(law.K_max.value, 6), round(law.N0.value, 4)
     (0.15, 17.0)
     """
-    least_squares = _Problem(curves)
-    low, high = _log_n0_bounds(curves.sizes)
-    estimate = least_squares.fit(curves.loss[None], [(0.05, v) for v in np.linspace(low, high, 9)[1:-1]])
-    kappa, log_n0 = float(estimate.kappa[0]), float(estimate.log_n0[0])
-    if kappa <= _LEAST_EXPONENT:
+    levels = np.log10(np.maximum(_size_means(curves, curves.loss), _TINY))
+    log_n0_starts = np.linspace(*_log_n0_bounds(curves.sizes), 9)[1:-1]
+    candidates = [_descend(curves, curves.loss, np.array([_FIRST_KAPPA, v, *levels])) for v in log_n0_starts]
+    estimate = min(candidates, key=lambda optimum: float(optimum.cost))
+    if estimate.x[0] <= _LEAST_EXPONENT:
         raise Refused(
             f"reward does not rise with {curves.x_name}: no learning speed to fit. Add later checkpoints"
         )
-    if not draws or not curves.freedom:
-        return SizeLaw(curves, estimate)
-    shift = _shifts(curves, least_squares.fitted_loss(estimate), draws, seed)
-    starts = np.clip(log_n0 + np.array([0.0, -1.5, 1.5]), low, high)
-    draw_fits = least_squares.fit(curves.loss + shift, [(kappa, v) for v in starts])
-    return SizeLaw(curves, _Fits(*(np.concatenate(pair) for pair in zip(estimate, draw_fits, strict=True))))
+    optima = [estimate]
+    if draws and curves.freedom:
+        weight = _root_weights(curves)
+        shifts = _shifts(curves, curves.loss + estimate.fun / weight, draws, seed)
+        optima += [_descend(curves, curves.loss + shift, estimate.x) for shift in shifts]
+    kappa, log_n0, *levels_of_size = np.array([optimum.x for optimum in optima]).T
+    K = kappa[:, None] * _relative_exponents(log_n0[:, None], curves.sizes)[0]
+    E = np.stack(levels_of_size, axis=1) + K * _size_means(curves, np.log10(curves.x))
+    return SizeLaw(curves, _Fits(log_n0, K, E, 2 * np.array([optimum.cost for optimum in optima])))
 
 
 def _log_n0_bounds(sizes: Floats) -> tuple[float, float]:
@@ -338,107 +343,57 @@ def _log_n0_bounds(sizes: Floats) -> tuple[float, float]:
     return float(np.log(sizes[0] / _N0_MARGIN)), float(np.log(sizes[-1] * _N0_MARGIN))
 
 
-def _exponents(kappa: Floats, log_n0: Floats, sizes: Floats) -> tuple[Floats, Floats]:
-    """Return K and ∂K/∂ln N0 at the ascending ``sizes`` (S,), as two arrays of shape (D, S)."""
-    n0, largest = np.exp(log_n0)[:, None], sizes[-1]
-    K = kappa[:, None] * (1 + n0 / largest) / (1 + n0 / sizes)
-    return K, K * (n0 / (largest + n0) - n0 / (sizes + n0))
+def _relative_exponents(log_n0: Any, sizes: Floats) -> tuple[Floats, Floats]:
+    """Return K / κ and its derivative in ln N0 at the ascending ``sizes`` (S,)."""
+    n0, largest = np.exp(log_n0), sizes[-1]
+    relative = (1 + n0 / largest) / (1 + n0 / sizes)
+    return relative, relative * (n0 / (largest + n0) - n0 / (sizes + n0))
 
 
-class _State(NamedTuple):
-    """The model, residuals and derivatives at one (κ, ln N0)."""
-
-    K: Floats
-    slope: Floats  # ∂K/∂ln N0
-    linear: Floats  # 10^E, with log10 X centred for each size
-    residual: Floats
-    jacobian: Floats  # ∂residual/∂K, with ``linear`` projected out
-    sse: Floats
+def _size_means(curves: SizeCurves, values: Floats) -> Floats:
+    """Return the mean of ``values`` (P,) over the checkpoints of each size, with shape (S,)."""
+    return np.asarray(np.bincount(curves.of, values) / np.bincount(curves.of))
 
 
-class _Problem:
-    """The least-squares problem of one set of curves, for many versions of the losses at once.
+def _root_weights(curves: SizeCurves) -> Floats:
+    """Return the square root of each checkpoint's weight, 1 / (the number of checkpoints of its size)."""
+    return np.asarray(1 / np.sqrt(np.bincount(curves.of))[curves.of])
 
-        Σ_N mean (10^E(N) · X^(−K(N)) − L)²
 
-    where K(N) = κ (1 + N0/N_m) / (1 + N0/N) and N_m is the largest size. Given K(N), the models are linear in
-    one number per size, 10^E(N), which is projected out (Golub & Pereyra, SIAM J. Numer. Anal. 10, 1973) with
-    Kaufman's Jacobian (BIT 15, 1975). Levenberg–Marquardt then searches κ and ln N0. Without saturation,
-    K_max and N0 diverge together while κ = K(N_m) does not, so κ replaces K_max in the search.
+def _descend(curves: SizeCurves, loss: Floats, start: Floats) -> Any:
+    """Return SciPy's least-squares optimum for the losses L (P,), from the start θ = (κ, ln N0, e(N)).
+
+    e(N) is log10 L at the mean of a size's log10 X. Unlike E(N), it hardly depends on K(N). The residuals are
+    those of Σ_N mean (10^(e(N) − K(N) (log10 X − mean log10 X)) − L)².
     """
+    from scipy.optimize import least_squares
 
-    def __init__(self, curves: SizeCurves) -> None:
-        checkpoint_counts = np.bincount(curves.of).astype(np.float64)
-        log_x = np.log10(curves.x)
-        self.sizes, self.size_index = curves.sizes, curves.of
-        self.centre = np.bincount(curves.of, log_x) / checkpoint_counts
-        self.centred_log_x = log_x - self.centre[curves.of]
-        self.weight = 1.0 / checkpoint_counts[curves.of]
-        self.max_kappa = _MOST_DECADES / np.abs(self.centred_log_x).max()
-        self.first_index = np.searchsorted(curves.of, np.arange(checkpoint_counts.size))
+    log_x, weight, rows = np.log10(curves.x), _root_weights(curves), np.arange(loss.size)
+    centred = log_x - _size_means(curves, log_x)[curves.of]
 
-    def fit(self, loss: Floats, starts: Sequence[tuple[float, float]]) -> _Fits:
-        """Return the best fit to each row of L in ``loss`` (D, P) over all ``starts`` of (κ, ln N0)."""
-        fits = self._descend(loss, *starts[0])
-        for start in starts[1:]:
-            candidate = self._descend(loss, *start)
-            better = candidate.sse < fits.sse
-            pairs = zip(candidate, fits, strict=True)
-            fits = _Fits(*(np.where(better if a.ndim == 1 else better[:, None], a, b) for a, b in pairs))
-        return fits
+    def fitted(theta: Floats) -> Floats:
+        K = theta[0] * _relative_exponents(theta[1], curves.sizes)[0]
+        return np.asarray(weight * 10.0 ** (theta[2:][curves.of] - K[curves.of] * centred))
 
-    def fitted_loss(self, fits: _Fits) -> Floats:
-        """Return the fitted loss L of the first fit at the P checkpoints."""
-        K, E, centre = (values[self.size_index] for values in (fits.K[0], fits.E[0], self.centre))
-        return np.asarray(10.0 ** np.clip(E - K * (self.centred_log_x + centre), -100.0, 100.0))
+    def jacobian(theta: Floats) -> Floats:
+        relative, slope = _relative_exponents(theta[1], curves.sizes)
+        by_level = _LN10 * fitted(theta)
+        out = np.zeros((loss.size, theta.size))
+        out[:, 0] = -by_level * centred * relative[curves.of]
+        out[:, 1] = -by_level * centred * theta[0] * slope[curves.of]
+        out[rows, 2 + curves.of] = by_level
+        return out
 
-    def _total(self, values: Floats) -> Floats:
-        """Return the weighted sums over each size's checkpoints, as an array of shape (D, S)."""
-        return np.add.reduceat(self.weight * values, self.first_index, axis=1)
-
-    def _evaluate(self, loss: Floats, kappa: Floats, log_n0: Floats) -> _State:
-        K, slope = _exponents(kappa, log_n0, self.sizes)
-        power = 10.0 ** (-K[:, self.size_index] * self.centred_log_x)
-        norm = self._total(power * power)
-        linear = np.maximum(self._total(power * loss) / norm, _TINY)
-        fitted = linear[:, self.size_index] * power
-        residual = fitted - loss
-        fitted_slope = -_LN10 * self.centred_log_x * fitted
-        jacobian = fitted_slope - power * (self._total(power * fitted_slope) / norm)[:, self.size_index]
-        return _State(K, slope, linear, residual, jacobian, (self.weight * residual**2).sum(axis=1))
-
-    def _descend(self, loss: Floats, kappa_start: float, log_n0_start: float) -> _Fits:
-        low, high = _log_n0_bounds(self.sizes)
-        kappa, log_n0 = np.full(len(loss), kappa_start), np.full(len(loss), log_n0_start)
-        states, damping = self._evaluate(loss, kappa, log_n0), np.full(len(loss), 1e-3)
-        active = np.arange(len(loss))
-        for _ in range(_ITERATIONS):
-            state = _State(*(values[active] for values in states))
-            curvature_k = self._total(state.jacobian**2)
-            gradient_k = self._total(state.jacobian * state.residual)
-            k_by_kappa = _exponents(np.ones(active.size), log_n0[active], self.sizes)[0]
-            g1, g2 = (gradient_k * k_by_kappa).sum(axis=1), (gradient_k * state.slope).sum(axis=1)
-            h11 = (curvature_k * k_by_kappa**2).sum(axis=1)
-            h12 = (curvature_k * k_by_kappa * state.slope).sum(axis=1)
-            h22 = (curvature_k * state.slope**2).sum(axis=1)
-            # The descent points outside the bound.
-            at_bound = ((log_n0[active] <= low) & (g2 > 0)) | ((log_n0[active] >= high) & (g2 < 0))
-            g2, h12, h22 = np.where(at_bound, 0, g2), np.where(at_bound, 0, h12), np.where(at_bound, 1, h22)
-            a, b = h11 * (1 + damping[active]) + _TINY, h22 * (1 + damping[active]) + _TINY
-            det = np.maximum(a * b - h12**2, _TINY)
-            step_kappa, step_log_n0 = (b * g1 - h12 * g2) / det, (a * g2 - h12 * g1) / det
-            new_kappa = np.clip(kappa[active] - step_kappa, -self.max_kappa, self.max_kappa)
-            new_log_n0 = np.clip(log_n0[active] - step_log_n0, low, high)
-            trial = self._evaluate(loss[active], new_kappa, new_log_n0)
-            is_better = trial.sse < state.sse
-            improved, worsened = active[is_better], active[~is_better]
-            kappa[improved], log_n0[improved] = new_kappa[is_better], new_log_n0[is_better]
-            for old, new in zip(states, trial, strict=True):
-                old[improved] = new[is_better]
-            damping[improved] = np.maximum(damping[improved] / 5, 1e-12)
-            damping[worsened] *= 5
-            expected_gain = step_kappa * g1 + step_log_n0 * g2
-            active = active[(expected_gain > _GAIN * state.sse) & (damping[active] < _MOST_DAMPED)]
-            if not active.size:
-                break
-        return _Fits(kappa, log_n0, states.K, np.log10(states.linear) + states.K * self.centre, states.sse)
+    low, high = _log_n0_bounds(curves.sizes)
+    max_kappa, levels = _MOST_DECADES / np.abs(centred).max(), np.full(curves.sizes.size, _MOST_DECADES)
+    return least_squares(
+        lambda theta: fitted(theta) - weight * loss,
+        start,
+        jacobian,
+        bounds=(np.array([-max_kappa, low, *-levels]), np.array([max_kappa, high, *levels])),
+        method="dogbox",  # reaches bounds exactly
+        x_scale="jac",
+        xtol=1e-12,
+        ftol=1e-14,
+        gtol=1e-14,
+    )

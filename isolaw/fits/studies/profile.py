@@ -1,6 +1,6 @@
 """Compute intervals from a profile likelihood: the likelihood's maximum while one combination is fixed.
 
-The interval of g·θ, a linear combination of parameters, contains every value v for which ::
+The interval of g·θ, a linear combination of P parameters with weights g, contains every value v for which ::
 
     2 (ℓ_max − ℓ(v)) ≤ R log(1 + t² / ν),      ℓ(v) = max { ℓ(θ) : g·θ = v }
 
@@ -13,7 +13,7 @@ outside the search range is open.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,6 @@ from scipy.stats import t as student
 from isolaw.evidence import LEVEL, Quantity, Status
 from isolaw.fits.selection import Floats
 
-Combination = Mapping[str, float]  # a linear combination of parameters, by their names
 LEAST_FREEDOM = 2
 _FAR = math.log(100.0)  # default limit on the distance of an end from the estimate
 _CLOSE = 0.01  # accuracy of an end
@@ -37,15 +36,15 @@ _STEP = 1e-4  # of the numerical second derivatives
 class Profile:
     """The maximum of a likelihood, with intervals and tests from its profile.
 
-    ``loss`` returns −ℓ(θ) and its gradient. ``names`` are the names of the parameters, and ``bounds``
-    contains bounds for some of them. The search begins at each of the ``starts``. ``observations`` is R, and
-    ``freedom`` is ν.
+    ``loss`` returns −ℓ(θ) and its gradient. ``bounds`` (P, 2) contains the smallest and the largest value of
+    each parameter. The search begins at each of the ``starts``. ``observations`` is R, and ``freedom`` is ν.
 
     >>> x = np.array([1.0, 2.0, 4.0, 5.0])
     >>> def normal(theta):
     ...     z = (x - theta[0]) / math.exp(theta[1])
     ...     return 0.5 * z @ z + 4 * theta[1], np.array([-z.sum() / math.exp(theta[1]), 4 - z @ z])
-    >>> mean = Profile(normal, ["mean", "log deviation"], {}, [np.zeros(2)], 4, 3).quantity({"mean": 1.0})
+    >>> bounds = np.array([(-np.inf, np.inf)] * 2)  # of the mean and of the deviation's logarithm
+    >>> mean = Profile(normal, bounds, [np.zeros(2)], 4, 3).quantity(np.array([1.0, 0.0]))
     >>> low, high = student.interval(0.95, 3, 3.0, x.std(ddof=1) / 2)
     >>> bool(abs(mean.interval[0] - low) < 0.02 and abs(mean.interval[1] - high) < 0.02)
     True
@@ -54,17 +53,12 @@ class Profile:
     def __init__(
         self,
         loss: Callable[[Floats], tuple[float, Floats]],
-        names: Sequence[str],
-        bounds: Mapping[str, tuple[float, float]],
+        bounds: Floats,
         starts: Sequence[Floats],
         observations: int,
         freedom: int,
     ) -> None:
-        self._loss, self._starts = loss, starts
-        self._index = {name: i for i, name in enumerate(names)}
-        self._low, self._high = np.full(len(names), -np.inf), np.full(len(names), np.inf)
-        for name, (low, high) in bounds.items():
-            self._low[self._index[name]], self._high[self._index[name]] = low, high
+        self._loss, self._bounds, self._starts = loss, bounds, starts
         self.observations, self.freedom = observations, freedom
 
     @cached_property
@@ -72,13 +66,13 @@ class Profile:
         """The parameters with the highest likelihood, an array of shape (P,)."""
         return self._maximum[1]
 
-    def quantity(self, combination: Combination, limits: tuple[float, float] | None = None) -> Quantity:
-        """Return a linear combination of parameters, with an interval whose ends are within ``limits``."""
-        value = sum(weight * float(self.theta[self._index[name]]) for name, weight in combination.items())
+    def quantity(self, g: Floats, limits: tuple[float, float] | None = None) -> Quantity:
+        """Return the combination g·θ of parameters, with an interval whose ends are within ``limits``."""
+        value = float(g @ self.theta)
         low, high = limits or (value - _FAR, value + _FAR)
         if self.freedom < LEAST_FREEDOM or not low < value < high:
             return Quantity(value, None, "not_identified")
-        ends = self._interval_end(combination, value, low), self._interval_end(combination, value, high)
+        ends = self._interval_end(g, value, low), self._interval_end(g, value, high)
         if ends == (None, None):
             return Quantity(value, None, "not_identified")
         status: Status = "ok"
@@ -86,18 +80,18 @@ class Profile:
             status = "upper_bound" if ends[0] is None else "lower_bound"
         return Quantity(value, ends, status)
 
-    def p_value(self, fixed: Sequence[tuple[Combination, float]]) -> float:
-        """Return the p-value of the hypothesis that combinations of parameters have the given values."""
-        ratio = 2 * max(self._constrained(fixed, self.theta)[0] - self._maximum[0], 0.0)
-        statistic = math.expm1(ratio / self.observations) * self.freedom / len(fixed)
-        return float(fisher.sf(statistic, len(fixed), self.freedom))
+    def p_value(self, g: Floats, values: Floats) -> float:
+        """Return the p-value of the hypothesis that F combinations, the rows of g (F, P), have ``values``."""
+        ratio = 2 * max(self._constrained(g, values, self.theta)[0] - self._maximum[0], 0.0)
+        statistic = math.expm1(ratio / self.observations) * self.freedom / len(g)
+        return float(fisher.sf(statistic, len(g), self.freedom))
 
     @cached_property
     def _maximum(self) -> tuple[float, Floats]:
         best = min((self._minimise(start) for start in self._starts), key=lambda optimum: optimum[0])
         return self._minimise(best[1])  # BFGS can stop early; it begins again without its Hessian
 
-    def _interval_end(self, combination: Combination, value: float, limit: float) -> float | None:
+    def _interval_end(self, g: Floats, value: float, limit: float) -> float | None:
         """Return the value between the estimate and ``limit`` at which the likelihood becomes too low.
 
         Returns None if it is still high enough at ``limit``. The square root of twice the fall in log
@@ -105,14 +99,12 @@ class Profile:
         """
         t = float(student.ppf((1 + LEVEL) / 2, self.freedom))
         max_fall = math.sqrt(self.observations * math.log1p(t**2 / self.freedom))
-        g = self._coefficients(combination)
         farthest = abs(limit - value)
         distance = min(t * math.sqrt(max(float(g @ self._inverse_hessian @ g), _CLOSE**2)), farthest)
         inside, outside, start = (0.0, 0.0), (farthest, math.inf), self.theta
         for _ in range(_TRIES):
-            loss, theta = self._constrained(
-                [(combination, value + math.copysign(distance, limit - value))], start
-            )
+            fixed_value = value + math.copysign(distance, limit - value)
+            loss, theta = self._constrained(g[None], np.array([fixed_value]), start)
             root_fall = math.sqrt(2 * max(loss - self._maximum[0], 0.0))
             if root_fall >= max_fall:
                 outside = (distance, root_fall)
@@ -129,17 +121,10 @@ class Profile:
                 distance = inside[0] + min(max(fraction, 0.1), 0.9) * (outside[0] - inside[0])
         return value + math.copysign((inside[0] + outside[0]) / 2, limit - value)
 
-    def _coefficients(self, combination: Combination) -> Floats:
-        coefficients = np.zeros(len(self._index))
-        for name, weight in combination.items():
-            coefficients[self._index[name]] = weight
-        return coefficients
-
-    def _constrained(self, fixed: Sequence[tuple[Combination, float]], start: Floats) -> tuple[float, Floats]:
-        """Return the smallest loss with linear combinations fixed at the given values, and its θ."""
-        g = np.array([self._coefficients(combination) for combination, _ in fixed])
-        nearest = start + np.linalg.pinv(g) @ (np.array([value for _, value in fixed]) - g @ start)
-        return self._minimise(nearest, np.linalg.svd(g)[2][len(fixed) :].T)
+    def _constrained(self, g: Floats, values: Floats, start: Floats) -> tuple[float, Floats]:
+        """Return the smallest loss while the combinations g θ equal ``values``, and its θ."""
+        nearest = start + np.linalg.pinv(g) @ (values - g @ start)
+        return self._minimise(nearest, np.linalg.svd(g)[2][len(g) :].T)
 
     @cached_property
     def _inverse_hessian(self) -> Floats:
@@ -163,7 +148,7 @@ class Profile:
 
         def penalised(z: Floats) -> tuple[float, Floats]:
             theta = start + basis @ z
-            clipped = np.clip(theta, self._low, self._high)
+            clipped = np.clip(theta, *self._bounds.T)
             excess = theta - clipped
             value, slope = self._loss(clipped)
             gradient = np.where(excess == 0, slope, 2 * _PENALTY * excess)
@@ -174,4 +159,4 @@ class Profile:
             inverse = np.linalg.inv(basis.T @ np.linalg.inv(self._inverse_hessian) @ basis)
             options["hess_inv0"] = (inverse + inverse.T) / 2
         optimum = minimize(penalised, np.zeros(basis.shape[1]), jac=True, method="BFGS", options=options)
-        return float(optimum.fun), np.clip(start + basis @ optimum.x, self._low, self._high)
+        return float(optimum.fun), np.clip(start + basis @ optimum.x, *self._bounds.T)

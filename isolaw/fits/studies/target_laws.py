@@ -116,8 +116,9 @@ def fit_lr_law(data: TargetData) -> LrLaw | None:
         return None
     assert reached_data.lr is not None
     choices = []
-    for b, n in np.unique(reached_data.cells, axis=1).T.astype(int).tolist():
-        lr = reached_data.lr[(reached_data.cells == [[b], [n]]).all(axis=0)]
+    cells, cell = reached_data.cells
+    for i, (b, n) in enumerate(cells.T.astype(int).tolist()):
+        lr = reached_data.lr[cell == i]
         tried = (float(lr.min()), float(lr.max()))
         choices += [LrChoice(b, n, float(t), model.best_lr(b, n, t), tried) for t in reached_data.targets]
     targets = tuple(reached_data.targets.tolist())

@@ -63,9 +63,11 @@ class TargetData:
     before: NDArray[np.bool_] | bool = False
 
     @property
-    def cells(self) -> Floats:
-        """The (B_p, n) of each run, an array of shape (2, K)."""
-        return np.array([self.problems_per_batch, self.rollouts_per_problem])
+    def cells(self) -> tuple[Floats, NDArray[np.int64]]:
+        """The distinct (B_p, n), of shape (2, cells), and the index of each run's cell, of shape (K,)."""
+        shapes = np.array([self.problems_per_batch, self.rollouts_per_problem])
+        cells, cell = np.unique(shapes, axis=1, return_inverse=True)
+        return cells, cell.ravel()
 
     def of(self, runs: NDArray[np.bool_], targets: NDArray[np.bool_]) -> TargetData:
         """Return the data of the runs and targets that the masks of shape (K,) and (J,) select."""
@@ -95,70 +97,71 @@ class TargetModel:
 
     def __init__(self, data: TargetData, form: Form) -> None:
         if form == "cells":  # drop cells in which no run reaches a target: their level is undetermined
-            _, cell = np.unique(data.cells, axis=1, return_inverse=True)
-            any_run = np.bincount(cell.ravel(), data.reached.any(axis=1)) > 0
-            data = data.of(any_run[cell.ravel()], np.ones(data.targets.size, dtype=bool))
+            _, cell = data.cells
+            any_run = np.bincount(cell, data.reached.any(axis=1)) > 0
+            data = data.of(any_run[cell], np.ones(data.targets.size, dtype=bool))
         self.data, self.form = data, form
-        self.log_b, self.log_n = np.log(data.cells)
+        self.log_b, self.log_n = np.log(data.problems_per_batch), np.log(data.rollouts_per_problem)
         self._middle, self._span = float(data.targets.mean()), float(np.ptp(data.targets)) or 1.0
-        self.t = (data.targets - self._middle) / self._span  # (J,)
         several = data.targets.size > 1
+        self.trend = self._scaled(data.targets)  # 1 and, with several targets, T scaled: (J, 1 or 2)
         columns = self._linear(several)
         self.linear = np.stack([column for _, column in columns], axis=-1)  # (K, J, L)
         names = [name for name, _ in columns]
-        if form == "critical":
-            names += ["bc", *(["bc_t"] if several else [])]
         varied = _varied(data)
         self.with_lr = bool(varied)
-        if varied:
-            names.append("p")
-            for name in varied:
-                names += [name, *([f"{name}_t"] if several else [])]
+        names += ["p"] if varied else []
+        self.lines: dict[str, slice] = {}  # the positions in θ of each parameter that is linear in T
+        for name in [*(["bc"] if form == "critical" else []), *varied]:
+            self.lines[name] = slice(len(names), len(names) + self.trend.shape[1])
+            names += [name, f"{name}_t"][: self.trend.shape[1]]
         self.deviations = ["sigma", *(["tau"] if several else [])]
         self.names = [*names, *self.deviations]
         self.at = {name: i for i, name in enumerate(self.names)}
-        bounds = dict.fromkeys(self.deviations, _DEVIATION) | ({"p": _VALLEY} if varied else {})
-        bounds |= {
-            parameter: (-_FARTHEST, _FARTHEST)
-            for parameter in names
-            if parameter.partition("_")[0] in ("alpha", "beta")
-        }
+        bounds = np.tile([-np.inf, np.inf], (len(self.names), 1))
+        bounds[[self.at[name] for name in self.deviations]] = _DEVIATION
+        if varied:
+            bounds[self.at["p"]] = _VALLEY
+        for name in self.lines.keys() & {"alpha", "beta"}:
+            bounds[self.lines[name]] = -_FARTHEST, _FARTHEST
         self.runs = int(data.reached.any(axis=1).sum())  # number of runs that reach a target
         self.freedom = self.runs - len(names)
-        self.profile = Profile(
-            self.loss_and_slope, self.names, bounds, self._starts(), self.runs, self.freedom
-        )
+        self.profile = Profile(self.loss_and_slope, bounds, self._starts(), self.runs, self.freedom)
 
     def has(self, exponent: str) -> bool:
         """Return whether the data determine ``alpha`` (``beta``), i.e. several lr ran at several B_p (n)."""
-        return exponent in self.at
+        return exponent in self.lines
+
+    def _means(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Return the mean of log N without u_k and e, (K, J), and its derivatives in θ, (K, J, P)."""
+        size, log_b, log_n = self.linear.shape[2], self.log_b[:, None], self.log_n[:, None]
+        mean = self.linear @ theta[:size]
+        jacobian = np.zeros((*mean.shape, theta.size))
+        jacobian[:, :, :size] = self.linear
+        if self.form == "critical":
+            x = log_b - self._line(theta, "bc")
+            mean = mean + np.logaddexp(0.0, x)
+            jacobian[:, :, self.lines["bc"]] = -expit(x)[:, :, None] * self.trend
+        if self.with_lr:
+            assert self.data.lr is not None
+            away = np.log(self.data.lr)[:, None] - self._log_best_lr(theta, log_b, log_n)
+            p = math.exp(theta[self.at["p"]])
+            valley = np.logaddexp(away, -away) - math.log(2)
+            mean = mean + p * valley
+            jacobian[:, :, self.at["p"]] = p * valley
+            down = -p * np.tanh(away)
+            for name, of in (("lr", 1.0), ("alpha", log_b), ("beta", log_n)):
+                if name in self.lines:
+                    jacobian[:, :, self.lines[name]] = (down * of)[:, :, None] * self.trend
+        return mean, jacobian
 
     def loss_and_slope(self, theta: Floats) -> tuple[float, Floats]:
         """Return the negative log likelihood of θ and its gradient."""
         d, at = self.data, self.at
-        shape = d.reached.shape
-        jacobian = np.zeros((*shape, theta.size))
-        size = self.linear.shape[2]
-        mean = self.linear @ theta[:size]
-        jacobian[:, :, :size] = self.linear
-        if self.form == "critical":
-            x = self.log_b[:, None] - self._line(theta, "bc")
-            mean = mean + np.logaddexp(0.0, x)
-            self._add(jacobian, "bc", -expit(x))
-        if self.with_lr:
-            assert d.lr is not None
-            away = np.log(d.lr)[:, None] - self._log_best_lr(theta, self.log_b[:, None], self.log_n[:, None])
-            p = math.exp(theta[at["p"]])
-            valley = np.logaddexp(away, -away) - math.log(2)
-            mean = mean + p * valley
-            jacobian[:, :, at["p"]] = p * valley
-            down = -p * np.tanh(away)
-            for name, of in (("lr", 1.0), ("alpha", self.log_b[:, None]), ("beta", self.log_n[:, None])):
-                if name in at:
-                    self._add(jacobian, name, down * of)
+        mean, jacobian = self._means(theta)
         sigma = math.exp(theta[at["sigma"]])
         left = d.log_rollouts - mean
-        nodes, shift = np.zeros((1, shape[0])), np.zeros(shape[0])
+        nodes, shift = np.zeros((1, len(left))), np.zeros(len(left))
         logs = np.zeros((1, 1))
         if tau := math.exp(theta[at["tau"]]) if "tau" in at else 0.0:
             # u_k is normal given the targets that a run reached. Missed targets require the quadrature nodes.
@@ -195,13 +198,12 @@ class TargetModel:
 
     def least_rollouts(self, target: int) -> Quantity:
         """Return N_min, the smallest number of rollouts that reach a target reward."""
-        return self.profile.quantity({f"N{target}": 1.0}).through(math.exp)
+        return self.profile.quantity(self._weights(f"N{target}")).through(math.exp)
 
     def least_steps(self, target: int) -> Quantity:
         """Return S_min, the smallest number of steps that reach a target reward, for the n of the data."""
-        critical = {name: -weight for name, weight in self._of_target("bc", target).items()}
         share = 1 / float(self.data.rollouts_per_problem[0])
-        quantity = self.profile.quantity({f"N{target}": 1.0, **critical})
+        quantity = self.profile.quantity(self._weights(f"N{target}") - self._of_target("bc", target))
         return quantity.through(lambda log_steps: math.exp(log_steps) * share)
 
     def exponent(self, name: str, target: int) -> Quantity:
@@ -213,20 +215,21 @@ class TargetModel:
 
         A rule is tested at the mean target. The exponents can change with the target, as in the data.
         """
-        free = [name for name in ("alpha", "beta") if self.has(name)]
-        out = {}
-        for rule, exponents in EXPONENTS.items() if free and self.freedom > 0 else ():
-            values = dict(zip(("alpha", "beta"), exponents, strict=True))
-            out[rule] = self.profile.p_value([({name: 1.0}, values[name]) for name in free])
-        return out
+        is_free = np.array([self.has("alpha"), self.has("beta")])
+        if not is_free.any() or self.freedom < 1:
+            return {}
+        g = np.array([self._weights(name) for name in ("alpha", "beta") if self.has(name)])
+        return {rule: self.profile.p_value(g, np.array(value)[is_free]) for rule, value in EXPONENTS.items()}
 
     def best_lr(self, problems: float, rollouts: float, target: float) -> float:
         """Return lr* at (B_p, n) for a target reward, which can be beyond the data."""
         log_b, log_n = math.log(problems), math.log(rollouts)
         return math.exp(self._log_best_lr(self.theta, log_b, log_n, self._scaled(target))[0])
 
-    def _scaled(self, target: float) -> Floats:
-        return np.array([(target - self._middle) / self._span])
+    def _scaled(self, targets: Floats | float) -> Floats:
+        """Return the factors of a line in T at J targets: 1, and with several measured targets T, scaled."""
+        t = (np.atleast_1d(targets) - self._middle) / self._span
+        return np.asarray(np.vander(t, min(self.data.targets.size, 2), increasing=True), np.float64)
 
     def _linear(self, several: bool) -> list[tuple[str, Floats]]:
         """Return the names of the linear parameters, each with its factors of shape (K, J)."""
@@ -236,99 +239,72 @@ class TargetModel:
         if self.form == "critical":
             out = of_target
         else:
-            _, cell = np.unique(d.cells, axis=1, return_inverse=True)
-            cells = [np.broadcast_to((cell.ravel() == i)[:, None], shape) for i in range(cell.max() + 1)]
+            _, cell = d.cells
+            cells = [np.broadcast_to((cell == i)[:, None], shape) for i in range(cell.max() + 1)]
             out = [(f"cell{i}", column) for i, column in enumerate(cells)] + of_target[1:]
             for name, x in (("b_t", self.log_b), ("n_t", self.log_n)) if several else ():
                 for power in range(1, min(np.unique(x).size, 3)):
-                    out.append((f"{name}{power}", ((x - x.mean()) ** power)[:, None] * self.t))
+                    out.append((f"{name}{power}", ((x - x.mean()) ** power)[:, None] * self.trend[:, 1]))
         # The first block that reaches a target is the reference; a block that reaches none has no offset.
         blocks = [g for g in np.unique(d.block) if d.reached[d.block == g].any()]
         out += [(f"block{g}", np.broadcast_to((d.block == g)[:, None], shape)) for g in blocks[1:]]
         return [(name, column.astype(np.float64)) for name, column in out]
 
-    def _line(self, theta: Floats, name: str, t: Floats | None = None) -> Floats:
+    def _line(self, theta: Floats, name: str, trend: Floats | None = None) -> Floats:
         """Return a parameter that is linear in the target, at J targets, or 0 if the model lacks it."""
-        t = self.t if t is None else t
-        if name not in self.at:
-            return np.zeros_like(t)
-        rise = theta[self.at[f"{name}_t"]] if f"{name}_t" in self.at else 0.0
-        return np.asarray(theta[self.at[name]] + rise * t)
+        trend = self.trend if trend is None else trend
+        return np.asarray(trend @ theta[self.lines[name]] if name in self.lines else np.zeros(len(trend)))
 
-    def _of_target(self, name: str, target: int) -> dict[str, float]:
-        weights = {name: 1.0}
-        return weights | {f"{name}_t": float(self.t[target])} if f"{name}_t" in self.at else weights
+    def _weights(self, name: str) -> Floats:
+        """Return one parameter as a combination of all, an array of shape (P,)."""
+        return np.eye(len(self.names))[self.at[name]]
 
-    def _add(self, jacobian: Floats, name: str, slope: Floats) -> None:
-        jacobian[:, :, self.at[name]] = slope
-        if f"{name}_t" in self.at:
-            jacobian[:, :, self.at[f"{name}_t"]] = slope * self.t
+    def _of_target(self, name: str, target: int) -> Floats:
+        """Return a parameter that is linear in T, at a target, as a combination of all, of shape (P,)."""
+        weights = np.zeros(len(self.names))
+        weights[self.lines[name]] = self.trend[target]
+        return weights
 
     def _log_best_lr(
-        self, theta: Floats, log_b: Floats | float, log_n: Floats | float, t: Floats | None = None
+        self, theta: Floats, log_b: Floats | float, log_n: Floats | float, trend: Floats | None = None
     ) -> Floats:
-        lr, alpha, beta = (self._line(theta, name, t) for name in ("lr", "alpha", "beta"))
+        lr, alpha, beta = (self._line(theta, name, trend) for name in ("lr", "alpha", "beta"))
         return np.asarray(lr + alpha * log_b + beta * log_n)
 
     def _starts(self) -> list[Floats]:
-        """Return starting points: a small and a large critical batch, each with both rules of `_rules_of`.
+        """Return starting points: a small and a large critical batch, each with three rules of the lr.
 
-        The levels and the rules come from the fastest runs.
+        The rules are that the best lr is constant, or grows as the square root of B_p and n, or as B_p and n.
+        One start is not enough, since the likelihood can have several maxima. The remaining parameters are
+        those with the least squared error of the runs that reach a target.
         """
         d, at = self.data, self.at
-        base = np.zeros(len(self.names))
-        for name in self.deviations:
-            base[at[name]] = math.log(0.3)
-        soon = np.where(d.reached, d.log_rollouts, np.inf)
-        levels = [float(np.quantile(column[np.isfinite(column)], 0.2)) for column in soon.T]
-        if self.form == "critical":
-            for j, level in enumerate(levels):
-                base[at[f"N{j}"]] = level
-        else:
-            for j, level in enumerate(levels[1:], start=1):
-                base[at[f"N{j}"]] = level - levels[0]
-        above = (soon - levels).min(axis=1)  # distance above the usual level, (K,)
-        fastest = []
-        for i, cell in enumerate(np.unique(d.cells, axis=1).T):
-            rows = np.flatnonzero((d.cells == cell[:, None]).all(axis=0))
-            first = rows[above[rows].argmin()]
-            if np.isfinite(above[first]):
-                fastest.append(first)
-            if self.form == "cells":
-                base[at[f"cell{i}"]] = levels[0] + (above[first] if np.isfinite(above[first]) else 0.0)
         low, high = float(self.log_b.min()), float(self.log_b.max())
-        out = []
+        starts = []
         for share in (0.3, 0.9) if self.form == "critical" else (0.0,):
-            for rule in self._rules_of(np.array(fastest)) if self.with_lr else ({},):
-                theta = base.copy()
+            for exponent in (0.0, 0.5, 1.0) if self.with_lr else (0.0,):
+                theta = np.zeros(len(self.names))
+                theta[[at[name] for name in self.deviations]] = math.log(0.3)
                 if self.form == "critical":
                     theta[at["bc"]] = low + share * (high - low)
-                for name, value in rule.items():
-                    theta[at[name]] = value
-                out.append(theta)
-        return out
-
-    def _rules_of(self, runs: NDArray[np.int64]) -> list[dict[str, float]]:
-        """Return two starting rules for the lr: a least-squares fit to these runs, and exponents of 1/2."""
-        assert self.data.lr is not None
-        free = [name for name in ("alpha", "beta") if self.has(name)]
-        x = np.array([{"alpha": self.log_b, "beta": self.log_n}[name][runs] for name in free]).T
-        y = np.log(self.data.lr[runs])
-        design = np.column_stack([np.ones(runs.size), x.reshape(runs.size, len(free))])
-        fitted = np.linalg.lstsq(design, y, rcond=None)[0]
-        half = [float(np.mean(y - 0.5 * design[:, 1:].sum(axis=1))), *[0.5] * len(free)]
-        return [dict(zip(("lr", *free), values, strict=True)) for values in (fitted.tolist(), half)]
+                if self.with_lr:
+                    assert d.lr is not None
+                    theta[[at[name] for name in ("alpha", "beta") if self.has(name)]] = exponent
+                    best_lr = self._log_best_lr(theta, self.log_b[:, None], self.log_n[:, None])
+                    theta[at["lr"]] = np.mean(np.log(d.lr)[:, None] - best_lr)
+                left = (d.log_rollouts - self._means(theta)[0])[d.reached]
+                theta[: self.linear.shape[2]] = np.linalg.lstsq(self.linear[d.reached], left)[0]
+                starts.append(theta)
+        return starts
 
 
 def _varied(data: TargetData) -> list[str]:
     """Return the names of the parameters of the lr's law that the data determine."""
     if data.lr is None:
         return []
-    cells: dict[tuple[float, float], set[float]] = {}
-    for b, n, lr in zip(*data.cells, data.lr, strict=True):
-        cells.setdefault((float(b), float(n)), set()).add(float(lr))
-    several = [cell for cell, rates in cells.items() if len(rates) > 1]
-    if not several:
+    cells, cell = data.cells
+    has_several = np.array([np.unique(data.lr[cell == i]).size > 1 for i in range(cells.shape[1])])
+    if not has_several.any():
         return []
-    more = [name for i, name in enumerate(("alpha", "beta")) if len({cell[i] for cell in several}) > 1]
-    return ["lr", *more]
+    b_and_n = zip(("alpha", "beta"), cells[:, has_several], strict=True)
+    return ["lr", *(name for name, levels in b_and_n if np.unique(levels).size > 1)]

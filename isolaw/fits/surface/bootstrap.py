@@ -27,6 +27,7 @@ variation between runs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -65,19 +66,15 @@ def effects(configurations: list[Configuration], family: str) -> Effects:
     freedom = sum(max(len(per_run) - 1, 0) for per_run in deviations)
     if not freedom:
         return _single(configurations, family)
-    of_seed: dict[int, list[list[Curve]]] = {}  # each seed's deviations, by configuration
-    for per_run in deviations:
-        for seed in {seed for seed, _ in per_run}:
-            of_seed.setdefault(seed, []).append([curve for s, curve in per_run if s == seed])
-    seeds = sorted(seed for seed, runs in of_seed.items() if len(runs) > 1)
+    counts = Counter(seed for per_run in deviations for seed in {seed for seed, _ in per_run})
+    seeds = sorted(seed for seed, configuration_count in counts.items() if configuration_count > 1)
     seeds = seeds if len(seeds) > 1 else []
     at = [c.log_checkpoints for c in configurations]
-    ends = np.cumsum([x.size for x in at])[:-1]
     means = np.empty((len(seeds), sum(x.size for x in at)))
     for row, seed in zip(means, seeds, strict=True):
-        curves = [curve for part in of_seed[seed] for curve in part]
+        curves = [curve for per_run in deviations for s, curve in per_run if s == seed]
         row[:] = sum(np.interp(np.concatenate(at), *curve) for curve in curves) / len(curves)
-    shared, of_runs = np.split(means, ends, axis=1), []
+    shared, of_runs = np.split(means, np.cumsum([x.size for x in at])[:-1], axis=1), []
     for x, mean, per_run in zip(at, shared, deviations, strict=True):
         for seed, (log_c, deviation) in per_run:
             effect = np.interp(log_c, x, mean[seeds.index(seed)]) if seed in seeds else 0.0
@@ -143,8 +140,7 @@ def resample(
         for shift, c in zip(out, configurations, strict=True):
             shift[1:] = _blocks(c, family, draws, stream(c, seed))
         return out, spread.unit
-    groups = _by_grid(spread.of_runs)
-    donors = [_nearest(c.log_checkpoints, groups) for c in configurations]
+    donors = [_nearest(c.log_checkpoints, spread.of_runs) for c in configurations]
     several, twice = 0, np.zeros((draws, len(spread.of_runs)))  # not one array of all h, which would not fit
     for shift, c, a, residuals in zip(out, configurations, spread.shared, donors, strict=True):
         normal = stream(c, seed).standard_normal((draws, len(spread.of_runs))) * of_runs
@@ -183,26 +179,15 @@ def _present(c: Configuration) -> Floats:
     )
 
 
-def _by_grid(curves: Sequence[Curve]) -> list[tuple[Floats, NDArray[np.int64], Floats]]:
-    """Group R curves by their checkpoints (P,), since many runs have the same ones.
-
-    A group contains log C (P,), the indices of its curves (K,) and their values (K, P).
-    """
-    rows: dict[bytes, list[int]] = {}
-    for row, (log_c, _) in enumerate(curves):
-        rows.setdefault(log_c.tobytes(), []).append(row)
-    return [(curves[i[0]][0], np.array(i), np.array([curves[k][1] for k in i])) for i in rows.values()]
-
-
-def _nearest(at: Floats, groups: Sequence[tuple[Floats, NDArray[np.int64], Floats]]) -> Floats:
+def _nearest(at: Floats, curves: Sequence[Curve]) -> Floats:
     """Return the values of R curves at their checkpoints nearest to ``at`` (P,), as an array of shape (R, P).
 
     Interpolation would average out part of the noise.
     """
-    out = np.empty((sum(rows.size for _, rows, _ in groups), at.size))
-    for log_c, rows, values in groups:
-        right = np.minimum(np.maximum(log_c.searchsorted(at), 1), log_c.size - 1)
-        out[rows] = values[:, right - (at - log_c[right - 1] < log_c[right] - at)]
+    out = np.empty((len(curves), at.size))
+    for row, (log_c, values) in zip(out, curves, strict=True):
+        right = np.clip(log_c.searchsorted(at), 1, log_c.size - 1)
+        row[:] = values[right - (at - log_c[right - 1] < log_c[right] - at)]
     return out
 
 

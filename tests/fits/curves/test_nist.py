@@ -70,9 +70,9 @@ def logistic(x: Floats, y: Floats, by: float) -> tuple[Solution, list[float]]:
     span = float(np.ptp(x))
     steepness = wider([SearchRange(math.log(1 / span), math.log(400 / span), 9)], by)
     middle = SearchRange(float(x.min()) - span / 2, float(x.max()) + span / 2, 41)
-    s = varpro(x, y[None], np.ones((1, y.size)), "logistic", [*steepness, middle], low=0.0)
-    k = math.exp(s.shape[0, 0])
-    return s, [s.slope[0], k * s.shape[0, 1], k]
+    s = varpro(x, y[None], np.ones((1, y.size)), "logistic", [middle, *steepness], low=0.0)
+    k = math.exp(s.shape[0, 1])
+    return s, [s.slope[0], k * s.shape[0, 0], k]
 
 
 def power(x: Floats, y: Floats, by: float) -> tuple[Solution, list[float]]:
