@@ -11,7 +11,8 @@ measured. For ``surface``, n can also be 2^k or 3 · 2^k between measured n. If 
 or the best n or B_p could be, more candidates compete. The n of these candidates extends from a quarter of
 the smallest to four times the largest measured n. If B_p varies independently, B_p extends from half to twice
 the measured range. The loss by which candidates are ranked then grows by `_RISK` for each doubling past the
-measured range, and by `_UNMEASURED_RISK` for a candidate without runs.
+measured range and, if the budget is beyond the runs, for each doubling from the best measured configuration,
+since n* moves less in real sweeps than models predict (docs/evidence.md).
 
 M = floor(C / (n · B_p)). A budget in tokens buys steps at their mean measured cost. A budget in
 hours requires the seconds S(B_p · n) of a step (`isolaw.step_cost`), and gives every (B_p, n) its own
@@ -33,7 +34,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from isolaw.allocation import Allocation, Cell
+from isolaw.allocation import Allocation, BatchShape, Cell
 from isolaw.errors import InputError, Spelled, shown
 from isolaw.evidence import amount, estimated, in_reward, number
 from isolaw.fits.allocations import (
@@ -59,7 +60,7 @@ from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.next_step import SHARE, NextStep, Purse, three_longer_runs, worth_running
 from isolaw.fits.optimum import may_be_outside, optimum
 from isolaw.fits.prediction import Option, Prediction
-from isolaw.fits.selection import Floats
+from isolaw.fits.selection import Floats, Hold
 from isolaw.fits.surface.estimate import Surface
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.runs import SYMBOL_OF
@@ -70,8 +71,7 @@ __all__ = ["Option", "Prediction", "predict", "seconds_of"]
 _LEAST_BEYOND = 1.005  # smallest multiple of the largest compute that counts as beyond; others print as 1
 _PLACE_TOLERANCE = 1e-6  # tolerance in comparisons of places, in doublings
 _SMALLER_BUDGETS = 6  # smaller budgets to which the predicted reward is compared
-_RISK = 0.002  # penalty of a candidate for each doubling past the measured range, in units of reward
-_UNMEASURED_RISK = 0.0005  # penalty of a candidate without runs, since its reward is interpolated
+_RISK = 0.001  # penalty for each doubling away from what was measured, in units of reward
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,9 @@ def choose(
     options: list[Option] = []
     if times <= FAR and not flags_with(document.flags, Code.FLAT):  # without a difference, none is best
         is_unsure = document.method == "paper" and times > INTERVALS
-        options = _options_of(cut, candidates, budget, is_unsure, document.tolerance, document.unit)
+        centre = document.rules.best if surface is not None and times > 1 else None
+        risks = _RISK * np.array([c.beyond + _doublings_from(centre, c, document.hold) for c in candidates])
+        options = _options_of(cut, candidates, budget, risks, is_unsure, document.tolerance, document.unit)
     return _Choice(budget, hours, measured, candidates, goes_outside, farthest, cut, options, flags)
 
 
@@ -260,15 +262,15 @@ def _options_of(
     cut: Slices,
     candidates: Sequence[CandidateAllocation],
     budget: int,
+    risks: Floats,
     unsure: bool = False,
     most_loss: float = math.inf,
     unit: float = 1.0,
 ) -> list[Option]:
     """Return the best candidate, and all others that lose at most ``most_loss``, in order of expected loss.
 
-    Each doubling past the measured range adds `_RISK` to the loss that determines the order. ``cut``
-    contains the rewards at the budget. If ``unsure``, the rewards have no intervals. ``unit`` is the reward's
-    unit.
+    ``cut`` contains the rewards at the budget. ``risks`` are added to the losses that determine the order. If
+    ``unsure``, the rewards have no intervals. ``unit`` is the reward's unit.
     """
     reward = cut.reward[:, 0]
     loss = reward.max(axis=1, keepdims=True) - reward[:, cut.place]
@@ -278,8 +280,7 @@ def _options_of(
     def order(k: int) -> tuple[float, int, int]:
         # Break ties (up to rounding) by fewer rollouts per problem, then by fewer problems per batch.
         c = candidates[k]
-        risk = _RISK * c.beyond + _UNMEASURED_RISK * (not c.measured)
-        return round(expected_loss[k] / unit + risk, 12), c.rollouts_per_problem, c.problems_per_batch
+        return round(expected_loss[k] / unit + risks[k], 12), c.rollouts_per_problem, c.problems_per_batch
 
     best, *others = sorted(range(len(candidates)), key=order)
     indices = [best, *(k for k in others if expected_loss[k] <= most_loss)]
@@ -295,6 +296,14 @@ def _options_of(
         )
         for k, c in ((k, candidates[k]) for k in indices)
     ]
+
+
+def _doublings_from(centre: BatchShape | None, cell: Cell, hold: Hold) -> float:
+    """Return the doublings of n, and of B_p unless it follows from n, between a configuration and a cell."""
+    if centre is None:
+        return 0.0
+    n_doublings, b_doublings = np.abs(np.subtract(cell.place, Cell(*centre).place))
+    return float(n_doublings if hold == "B" else n_doublings + b_doublings)
 
 
 def _flags(law: LawPosterior, candidates: list[CandidateAllocation], options: list[Option]) -> list[Flag]:

@@ -23,7 +23,8 @@ from isolaw.errors import DataError, InputError, IsolawError, Refused
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
 from isolaw.fits.laws.equations import logistic
-from isolaw.fits.predict import _RISK, _UNMEASURED_RISK
+from isolaw.fits.allocations import times_beyond
+from isolaw.fits.predict import _RISK
 from isolaw.runs import Runs
 
 Make = Callable[..., Runs]
@@ -179,9 +180,17 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
         assert prediction.allocation.compute <= budget
         assert prediction.unspent >= 0
         losses = [o.expected_loss for o in prediction.options]
-        # But for rounding; of nearly equal n the one nearer to those measured comes first.
-        risk = [_RISK * o.beyond + _UNMEASURED_RISK * (not o.measured) for o in prediction.options]
-        risked = np.array(losses) + document.unit * np.array(risk)
+        # But for rounding; of nearly equal n the one nearer to the best measured comes first.
+        best_b, best_n = document.rules.best
+        moves = document.method == "surface" and times_beyond(budget, document.grid) > 1
+        doublings = [
+            o.beyond
+            + moves * abs(np.log2(o.allocation.rollouts_per_problem / best_n))
+            + (moves and document.hold != "B") * abs(np.log2(o.allocation.problems_per_batch / best_b))
+            for o in prediction.options
+        ]
+        risk = _RISK * np.array(doublings)
+        risked = np.array(losses) + document.unit * risk
         assert np.all(np.diff(risked) >= -1e-9 * (1 + np.abs(risked[1:])))
         assert min(losses) >= 0
         assert all(o.probability is None or 0 <= o.probability <= 1 for o in prediction.options)

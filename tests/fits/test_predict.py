@@ -19,7 +19,7 @@ from isolaw.fits.allocations import comparable_compute
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
-from isolaw.fits.predict import _RISK, _UNMEASURED_RISK, Prediction
+from isolaw.fits.predict import _RISK, Prediction
 from isolaw.fits.surface.slices import RewardModel, Slices, slices
 from isolaw.runs import Runs
 from isolaw.step_cost import Cost, CostOrigin, StepPart
@@ -217,15 +217,18 @@ def test_expected_loss_by_hand(
         listed[place] = o.expected_loss
         assert o.expected_loss == pytest.approx(expected[place][0], abs=1e-9)
         assert o.probability == pytest.approx(expected[place][1], abs=0.021)
-    risk = {n: _RISK * max(math.log2(8 / n), math.log2(n / 512), 0.0) for n in WIDER}
-    of_batch = {8: _RISK, 128: _RISK} if "nothing" in name else {}
-    ran = {entry.key for entry in shared.law(name).document.grid}
-    least = min(
-        mean + risk[n] + of_batch.get(b, 0.0) + _UNMEASURED_RISK * ((b, n) not in ran)
-        for (b, n), (mean, _) in expected.items()
-    )
-    order = [o.expected_loss + _RISK * o.beyond + _UNMEASURED_RISK * (not o.measured) for o in p.options]
-    assert order[0] == pytest.approx(least, abs=1e-9)
+    document = shared.law(name).document
+    best_b, best_n = document.rules.best
+    moves = document.method == "surface" and budget > max(entry.end for entry in document.grid)
+
+    def risked(place: tuple[int, int]) -> float:
+        b, n = place
+        past = max(math.log2(8 / n), math.log2(n / 512), 0.0) + ("nothing" in name and b in (8, 128))
+        moved = abs(math.log2(n / best_n)) + (document.hold != "B") * abs(math.log2(b / best_b))
+        return float(expected[place][0] + _RISK * (past + moves * moved))
+
+    order = [risked((o.allocation.problems_per_batch, o.allocation.rollouts_per_problem)) for o in p.options]
+    assert order[0] == pytest.approx(min(map(risked, expected)), abs=1e-9)
     assert set(listed) >= {place for place, (mean, _) in expected.items() if mean <= TOLERANCE - 1e-9}
     assert all(loss <= TOLERANCE for loss in list(listed.values())[1:])
     assert np.all(np.diff(order) >= -1e-12)
