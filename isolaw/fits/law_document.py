@@ -16,7 +16,8 @@ from isolaw.fits.flags import Code, Flag
 from isolaw.fits.frontier import Crossover, Frontier, NStarPath
 from isolaw.fits.laws.comparison import levelling_share
 from isolaw.fits.laws.equations import LAWS, Logistic
-from isolaw.fits.selection import Configuration
+from isolaw.fits.optimum import widen
+from isolaw.fits.selection import Configuration, Floats
 from isolaw.fits.surface.slices import Slices
 
 LAW_PARAMETERS = ("b", "L", "k", "x0", "saturation")
@@ -101,11 +102,12 @@ def grid_entry(c: Configuration) -> GridEntry:
 
 
 def frontier_entries(
-    frontier: Frontier, path: NStarPath, scale: float, stepwise: bool
+    frontier: Frontier, path: NStarPath, scale: float, grid: Floats | None = None
 ) -> tuple[FrontierPoint, ...]:
     """Return the entries of the frontier for the document.
 
-    ``scale`` converts compute to x. If ``stepwise``, n* is a measured n.
+    ``scale`` converts compute to x. ``grid`` contains log2 n of the allocations among which draws of the
+    reward model choose; without it, n* is a measured n.
     """
     levels, n, n_star = frontier.levels, path.n, np.exp2(path.log2_n[0])
     at_end = np.any(np.isclose(path.log2_n[0][:, None], np.log2(levels[[0, -1]])), axis=1)
@@ -121,7 +123,9 @@ def frontier_entries(
         points.append(
             FrontierPoint(
                 x=float(compute * scale),
-                n_star=from_draws(n_star[i], n[1:, i], status, levels if stepwise else None),
+                n_star=from_draws(n_star[i], n[1:, i], status, levels)
+                if grid is None
+                else widen(from_draws(n_star[i], n[1:, i], status), grid),
                 n_star_strict=int(levels[frontier.strict[0, i]]),
                 n_star_tolerance=int(levels[frontier.tolerance[0, i]]),
                 reward=estimated(path.reward[:, i]),

@@ -50,7 +50,7 @@ def optimum(
     axis = cut.log2_b if document.hold == "n" else cut.log2_n
     n_star = _best_level(np.where(is_flat, np.nan, axis[best]), axis, is_far, is_bound, levels)
     if not is_paper:
-        n_star = to_measured_level(n_star, document)
+        n_star = to_measured_level(widen(n_star, axis), document)
     _flag_edges(axis, best, document, flags)
     in_hours = any(candidate.rate != 1.0 for candidate in candidates)
     log2_m = math.log2(budget) - cut.log2_n - cut.log2_b  # log2 M of each allocation
@@ -75,17 +75,16 @@ def optimum(
     # If n* or B_p* is a bound, so is M*: a lower bound if M* is large, and an upper bound otherwise.
     ends = np.where(steps > np.median(steps), log2_m.max(), log2_m.min())
     m_star = _best_level(np.where(at_end, ends, steps), log2_m, is_far, is_bound, None, best_m)
-    n_star = _widen(n_star, cut.log2_n)
     if np.ptp(cut.log2_b) <= _EDGE:  # runs with one B_p give no information about other B_p
         return n_star, REFUSED, REFUSED
-    b_star = _widen(_best_level(best_b, cut.log2_b, is_far, is_bound), cut.log2_b)
+    b_star = widen(_best_level(best_b, cut.log2_b, is_far, is_bound), cut.log2_b)
     return n_star, b_star, m_star if counts_rollouts else REFUSED
 
 
-def _widen(quantity: Quantity, log2: Floats) -> Quantity:
-    """Widen a quantity's interval by half a grid cell, since a joint grid has no draws between grid points.
+def widen(quantity: Quantity, log2: Floats) -> Quantity:
+    """Widen a quantity's interval by half a grid cell, since draws of the best level are grid points.
 
-    >>> print(_widen(Quantity(16.0, (8.0, 32.0)), np.array([2.0, 3.0, 4.0, 5.0])))
+    >>> print(widen(Quantity(16.0, (8.0, 32.0)), np.array([2.0, 3.0, 4.0, 5.0])))
     16 (95 % interval: 5.66–45.3)
     """
     if quantity.interval is None or np.unique(log2).size < 2:

@@ -217,7 +217,9 @@ def fit_selection(
         n_train_problems=selection.n_train_problems,
         epochs_seen=selection.epochs_seen,
         params=law_parameters,
-        frontier=doc.frontier_entries(frontier, n_star_path, x_per_compute, stepwise=method == "paper"),
+        frontier=doc.frontier_entries(
+            frontier, n_star_path, x_per_compute, None if surface is None else reward_slices.along
+        ),
         crossovers=doc.crossover_entries(configurations, *curve_rewards, low, x_per_compute)
         if equations
         else (),

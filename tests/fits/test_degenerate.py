@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.errors import DataError, InputError, IsolawError, Refused
+from isolaw.fits.allocations import times_beyond
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
 from isolaw.fits.laws.equations import logistic
-from isolaw.fits.allocations import times_beyond
 from isolaw.fits.predict import _RISK
 from isolaw.runs import Runs
 

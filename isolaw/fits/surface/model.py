@@ -23,8 +23,8 @@ Rewards with bounds, such as shares, are transformed first: r = g(z), where z is
 identity except within a hundredth of a bound, where it bends to stay inside (`Link`).
 
 Given θ = (τ, κ, c, λ, b0, b1, w, sizes of δ and noise), all else is linear and Gaussian, and is integrated
-out. `PRIORS`, `CEILINGS` and `SLOPES` are set by hand, from what the real sweeps of docs/evidence.md showed. Its
-column of learnt priors has none from the group that it judges.
+out. `PRIORS`, `CEILINGS` and `SLOPES` are set by hand, from what the real sweeps of docs/evidence.md showed.
+Its column of learnt priors has none from the group that it judges.
 """
 
 from __future__ import annotations
