@@ -6,8 +6,7 @@ out=${1:-pages}
 
 run() { printf '\n$ %s\n' "$*"; "$@"; }
 
-run isolaw sweep examples/bandit-easy.toml --out "$out/demo" \
-  --set 'evaluation.metrics=["avg@4", "histogram"]'
+run isolaw sweep examples/bandit-easy.toml --out "$out/demo"
 run isolaw report "$out/demo" -o "$out/demo.html" --compute 6e6 --max-batch-rollouts 65536
 run isolaw report examples/data/tan_rollout_n_base.csv --column n=rollout_n \
   --column "C=prompts_seen*rollout_n" --set B_p=512 --metric holdout_acc_raw -o "$out/qwen.html"

@@ -12,6 +12,7 @@ import click
 from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import (
+    announce_compilation,
     json_option,
     note,
     notes_on_failure,
@@ -56,6 +57,8 @@ def answer(ctx: click.Context, /, sources: tuple[str, ...], out: str | None, **o
         reading = shared.read_to_fit(sources, options)
     if not reading.ready:
         return _print_unready(ctx, reading, sources, options["metric"])
+    if files is not None:  # they contain laws of n*(C), which the solver fits
+        announce_compilation()
     limits["cost"] = limits["cost"] or shared.recorded_cost(reading)
     keywords = shared.law_keywords(options)
     with notes_on_failure(reading.runs.notes), stages() as progress:

@@ -10,6 +10,7 @@ import click
 from isolaw import commands
 from isolaw.cli import options as shared
 from isolaw.cli.common import (
+    announce_compilation,
     as_json,
     json_option,
     note,
@@ -59,6 +60,7 @@ def fit(sources: tuple[str, ...], out: str | None, **options: Any) -> None:
         for path in (out, _retuned_path(out)) if retune else (out,):
             check_writable(path)
     runs = shared.read_to_fit(sources, options, together=not retune).runs
+    announce_compilation()
     keywords = shared.law_keywords(options)
     with notes_on_failure(runs.notes):
         if retune is not None:

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from isolaw import commands
-from isolaw.cli.common import announce_compilation, print_notes
+from isolaw.cli.common import print_notes
 from isolaw.cli.help import COSTS, CURVES, READING, Further
 from isolaw.registry import traits
 
@@ -276,5 +276,4 @@ def read_to_fit(sources: tuple[str, ...], options: dict[str, Any], together: boo
     if together and not options["where"]:
         reading = reading.together()
     print_notes((*reading.notes, *(reading.warnings if reading.ready else ())))
-    announce_compilation()
     return reading

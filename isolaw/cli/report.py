@@ -9,7 +9,7 @@ import click
 
 from isolaw import commands
 from isolaw.cli import options as shared
-from isolaw.cli.common import json_option, note, print_result, stages
+from isolaw.cli.common import announce_compilation, json_option, note, print_result, stages
 from isolaw.cli.help import ShortHelp
 from isolaw.cli.options import Destination
 
@@ -45,6 +45,7 @@ def report(ctx: click.Context, /, sources: tuple[str, ...], out: str, **options:
     with stages() as progress:
         progress("reading")
         reading = shared.read_to_fit(sources, options)
+        announce_compilation()
         limits["cost"] = limits["cost"] or shared.recorded_cost(reading)
         progress("fitting the law")
         study = FittedRuns.fitted_to(reading.runs, shared.law_keywords(options))

@@ -11,8 +11,8 @@ measured. For ``surface``, n can also be 2^k or 3 · 2^k between measured n. If 
 or the best n or B_p could be, more candidates compete. The n of these candidates extends from a quarter of
 the smallest to four times the largest measured n. If B_p varies independently, B_p extends from half to twice
 the measured range. The loss by which candidates are ranked then grows by `_RISK` for each doubling past the
-measured range and, if the budget is beyond the runs, for each doubling from the best measured configuration,
-since n* moves less in real sweeps than models predict (docs/evidence.md).
+measured range and, if the budget is not within the runs, for each doubling from the best measured
+configuration, since n* moves less in real sweeps than models predict (docs/evidence.md).
 
 M = floor(C / (n · B_p)). A budget in tokens buys steps at their mean measured cost. A budget in
 hours requires the seconds S(B_p · n) of a step (`isolaw.step_cost`), and gives every (B_p, n) its own
@@ -128,7 +128,8 @@ def choose(
     options: list[Option] = []
     if times <= FAR and not flags_with(document.flags, Code.FLAT):  # without a difference, none is best
         is_unsure = document.method == "paper" and times > INTERVALS
-        centre = document.rules.best if surface is not None and times > 1 else None
+        is_past_runs = surface is not None and farthest >= reached_compute(document.grid)
+        centre = document.rules.best if is_past_runs else None
         risks = _RISK * np.array([c.beyond + _doublings_from(centre, c, document.hold) for c in candidates])
         options = _options_of(cut, candidates, budget, risks, is_unsure, document.tolerance, document.unit)
     return _Choice(budget, hours, measured, candidates, goes_outside, farthest, cut, options, flags)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import isolaw
 from isolaw.errors import DataError, InputError, IsolawError, Refused
-from isolaw.fits.allocations import times_beyond
+from isolaw.fits.allocations import reached_compute
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.law import Law
 from isolaw.fits.laws.equations import logistic
@@ -182,7 +182,7 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
         losses = [o.expected_loss for o in prediction.options]
         # But for rounding; of nearly equal n the one nearer to the best measured comes first.
         best_b, best_n = document.rules.best
-        moves = document.method == "surface" and times_beyond(budget, document.grid) > 1
+        moves = document.method == "surface" and budget >= reached_compute(document.grid)
         doublings = [
             o.beyond
             + moves * abs(np.log2(o.allocation.rollouts_per_problem / best_n))

@@ -15,7 +15,7 @@ from shared_laws import LEVELS, METHODS, NAMES, NOISE, REACH, SharedLaws, reward
 
 import isolaw
 from isolaw.errors import InputError
-from isolaw.fits.allocations import comparable_compute
+from isolaw.fits.allocations import comparable_compute, reached_compute
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.frontier import TOLERANCE
 from isolaw.fits.law import Law
@@ -219,7 +219,7 @@ def test_expected_loss_by_hand(
         assert o.probability == pytest.approx(expected[place][1], abs=0.021)
     document = shared.law(name).document
     best_b, best_n = document.rules.best
-    moves = document.method == "surface" and budget > max(entry.end for entry in document.grid)
+    moves = document.method == "surface" and budget >= reached_compute(document.grid)
 
     def risked(place: tuple[int, int]) -> float:
         b, n = place

@@ -139,7 +139,7 @@ def backtest(
         best = [option.allocation for option, *_ in options]
         shapes = [(a.problems_per_batch, a.rollouts_per_problem) for a in best]
         choices = {"isolaw": shapes, **_baselines(below.configurations, budgets)}
-        surface = estimate(judges, 0, bounds=bounds(metric, judges))
+        surface = estimate(judges, 0, bounds=bounds(metric, judges), unit=unit_of(metric, judges))
         judgements.append(_judge(surface, judges, budgets, choices))
     return {
         "simulated": runs.select(selection.run_ids).simulated.json,
