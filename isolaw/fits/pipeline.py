@@ -22,6 +22,7 @@ from isolaw.fits import frontier as frontiers
 from isolaw.fits import law_document as doc
 from isolaw.fits.allocations import INTERVALS, comparable_compute
 from isolaw.fits.blas import one_blas_thread
+from isolaw.fits.curves.bootstrap import ResamplingUnit, resample
 from isolaw.fits.curves.learning_curves import (
     WIDTH,
     Curves,
@@ -51,7 +52,6 @@ from isolaw.fits.selection import (
     select,
     usual_hold,
 )
-from isolaw.fits.surface.bootstrap import ResamplingUnit, resample
 from isolaw.fits.surface.estimate import Surface, estimate
 from isolaw.fits.surface.slices import slices
 from isolaw.runs import SYMBOL_OF, ReadKeywords, Runs, Source

@@ -1,1 +1,1 @@
-"""Fit learning curves by variable projection, extrapolate them, and select record points."""
+"""Fit and resample learning curves, and select record points."""

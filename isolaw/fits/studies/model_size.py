@@ -39,10 +39,10 @@ from isolaw.arguments import checked
 from isolaw.commands import Placeholder, option
 from isolaw.errors import DataError, Refused, shown, unknown
 from isolaw.evidence import Quantity, Simulated, estimated
+from isolaw.fits.curves.bootstrap import inflation
 from isolaw.fits.document.codec import encoded
 from isolaw.fits.flags import Code, Flag
 from isolaw.fits.selection import Floats
-from isolaw.fits.surface.bootstrap import inflation
 
 X = Literal["compute", "data"]
 

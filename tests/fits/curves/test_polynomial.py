@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isolaw.fits.curves.bootstrap import exponents, hat
 from isolaw.fits.selection import Configuration
-from isolaw.fits.surface.bootstrap import exponents, hat
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 

@@ -13,10 +13,10 @@ from scipy import stats
 
 import isolaw
 from isolaw.fits import pipeline
+from isolaw.fits.curves.bootstrap import effects, hat, resample
 from isolaw.fits.curves.learning_curves import fit_curves
 from isolaw.fits.flags import Code, flags_with
 from isolaw.fits.selection import Configuration, Floats, select
-from isolaw.fits.surface.bootstrap import effects, hat, resample
 from isolaw.runs import Runs
 
 pytestmark = [pytest.mark.filterwarnings("error::RuntimeWarning"), pytest.mark.numbers]
