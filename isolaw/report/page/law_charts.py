@@ -42,7 +42,7 @@ _MOST_POINTS = 30_000  # points of all runs together: with more, a page of long 
 _LEAST_RUN_POINTS = 30  # points of each run
 _CURVE_POINTS = 60  # points of a fitted curve
 Floats = NDArray[np.float64]
-BEST = "The best n at a budget is the recommended one: the n whose allocation has the least expected loss."
+BEST = "The best n at a budget is that of the recommendation."
 
 
 def section(study: FittedRuns, budgets: Budgets | None) -> PageSection | str:
