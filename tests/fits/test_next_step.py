@@ -48,11 +48,14 @@ def situations(count: int) -> list[tuple[str, float, dict[str, Any]]]:
 
 
 @pytest.mark.slow
-def test_the_runs_and_the_final_run_cost_at_most_the_budget(shared: SharedLaws) -> None:
-    """In 60 random situations; the price of the step is the price of its runs."""
+def test_the_runs_and_the_final_run_cost_at_most_the_budget(shared: SharedLaws, synthetic: Make) -> None:
+    """In 60 random situations, and with noisy runs; the price of the step is the price of its runs."""
+    noisy = isolaw.fit(synthetic([(32, n) for n in (8, 32, 128, 512)], seeds=2, noise=0.06), draws=100)
+    cases = [(shared.law(name), budget, limits) for name, budget, limits in situations(60)]
+    cases += [(noisy, budget, {"cost": COST, "max_batch_rollouts": 65_536}) for budget in (4e6, 8e6)]
     kinds = set()
-    for name, budget, limits in situations(60):
-        prediction = shared.law(name).predict(budget, **limits)
+    for law, budget, limits in cases:
+        prediction = law.predict(budget, **limits)
         step, final = prediction.next, prediction.next.final
         kinds.add((bool(step.runs), final is not None))
         assert step.rollouts == sum(one.rollouts for one in step.runs)
