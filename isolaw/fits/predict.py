@@ -10,9 +10,10 @@ isolaw recommends the affordable configuration with the smallest expected loss. 
 measured. For ``surface``, n can also be 2^k or 3 · 2^k between measured n. If the budget is beyond the runs,
 or the best n or B_p could be, more candidates compete. The n of these candidates extends from a quarter of
 the smallest to four times the largest measured n. If B_p varies independently, B_p extends from half to twice
-the measured range. The loss by which candidates are ranked then grows by `_RISK` for each doubling past the
-measured range and, if the budget is not within the runs, for each doubling from the best measured
-configuration, since n* moves less in real sweeps than models predict (docs/evidence.md).
+the measured range. The loss by which candidates are ranked grows by `_RISK` for each doubling from the best
+measured configuration, and by 2 `_RISK` for each doubling past the measured range, since n* moves less in
+real sweeps than models predict (docs/evidence.md). The former begins at the end of the runs, and is full at
+twice their compute.
 
 M = floor(C / (n · B_p)). A budget in tokens buys steps at their mean measured cost. A budget in
 hours requires the seconds S(B_p · n) of a step (`isolaw.step_cost`), and gives every (B_p, n) its own
@@ -128,9 +129,11 @@ def choose(
     options: list[Option] = []
     if times <= FAR and not flags_with(document.flags, Code.FLAT):  # without a difference, none is best
         is_unsure = document.method == "paper" and times > INTERVALS
-        is_past_runs = surface is not None and farthest >= reached_compute(document.grid)
-        centre = document.rules.best if is_past_runs else None
-        risks = _RISK * np.array([c.beyond + _doublings_from(centre, c, document.hold) for c in candidates])
+        risks = np.zeros(len(candidates))
+        if surface is not None:
+            share = np.clip(math.log2(farthest / reached_compute(document.grid)), 0.0, 1.0)
+            moves = np.array([_doublings_between(document.rules.best, c, document.hold) for c in candidates])
+            risks = _RISK * (2 * np.array([c.beyond for c in candidates]) + share * moves)
         options = _options_of(cut, candidates, budget, risks, is_unsure, document.tolerance, document.unit)
     return _Choice(budget, hours, measured, candidates, goes_outside, farthest, cut, options, flags)
 
@@ -299,11 +302,9 @@ def _options_of(
     ]
 
 
-def _doublings_from(centre: BatchShape | None, cell: Cell, hold: Hold) -> float:
+def _doublings_between(shape: BatchShape, cell: Cell, hold: Hold) -> float:
     """Return the doublings of n, and of B_p unless it follows from n, between a configuration and a cell."""
-    if centre is None:
-        return 0.0
-    n_doublings, b_doublings = np.abs(np.subtract(cell.place, Cell(*centre).place))
+    n_doublings, b_doublings = np.abs(np.subtract(cell.place, Cell(*shape).place))
     return float(n_doublings if hold == "B" else n_doublings + b_doublings)
 
 

@@ -22,7 +22,7 @@ _REACH = 4.0  # IsoFLOP extends from 1/4 of the smallest to 4 times the largest 
 class SimpleRules:
     """The choices of two rules: values of n, or of B_p if all runs have the same n."""
 
-    best_measured: int  # has the highest mean over the last tenth of its checkpoints
+    best_measured: int  # has the highest mean at the compute that three configurations reached
     best: BatchShape  # the (B_p, n) that has it
     isoflop: tuple[float, float] | None  # a and b of log2 n = a + b log2 C; None for fewer than 3 n
     limits: tuple[float, float]  # the smallest and largest n that IsoFLOP may choose
@@ -43,17 +43,20 @@ class SimpleRules:
 def simple_rules(configurations: Sequence[Configuration]) -> SimpleRules:
     """Return the choices of both rules from these runs.
 
+    The best measured configuration is among those that reached the compute that three did, and has the
+    highest mean over the last tenth of the checkpoints up to there.
+
     IsoFLOP (Hoffmann et al. 2022, arXiv 2203.15556, section 3.2): at each of 8 budgets C_i of the last decade
     that three n reached, fit a parabola in log2 n to the rewards. n_i is its vertex, or the best n if the
     parabola has no maximum. Then fit log2 n_i = a + b log2 C_i.
     """
     axis = axis_of(configurations)
-    best = max(configurations, key=final_mean)
+    high = sorted((c.checkpoints[-1] for c in configurations), reverse=True)[:LEAST_CURVES][-1]
+    best = max((c for c in configurations if c.end >= high), key=lambda c: _last_mean(c, high))
     levels = np.array([c.level(axis) for c in configurations])
     limits = float(levels.min() / _REACH), float(levels.max() * _REACH)
     if np.unique(levels).size < LEAST_CURVES:
         return SimpleRules(best.level(axis), best.key, None, limits)
-    high = sorted((c.checkpoints[-1] for c in configurations), reverse=True)[LEAST_CURVES - 1]
     low = sorted(c.checkpoints[c.checkpoints > 0][0] for c in configurations)[LEAST_CURVES - 1]
     budgets, vertices = np.geomspace(max(high / 10, low), high, _PROFILES), []
     for budget in budgets:
@@ -70,9 +73,10 @@ def simple_rules(configurations: Sequence[Configuration]) -> SimpleRules:
     return SimpleRules(best.level(axis), best.key, (float(start), float(rise)), limits)
 
 
-def final_mean(c: Configuration) -> float:
-    """Return the mean reward over the last tenth of a configuration's checkpoints."""
-    return float(c.mean[-max(1, c.mean.size // 10) :].mean())
+def _last_mean(c: Configuration, compute: float) -> float:
+    """Return the mean reward over the last tenth of a configuration's checkpoints up to a compute."""
+    mean = c.mean[: max(1, np.searchsorted(c.checkpoints, compute * (1 + 1e-9), side="right"))]
+    return float(mean[-max(1, mean.size // 10) :].mean())
 
 
 def _reward_near(c: Configuration, budget: float) -> float:

@@ -182,11 +182,12 @@ def check(law: Law, budgets: tuple[float, ...] = (2e4, 5e5, 3e7)) -> None:
         losses = [o.expected_loss for o in prediction.options]
         # But for rounding; of nearly equal n the one nearer to the best measured comes first.
         best_b, best_n = document.rules.best
-        moves = document.method == "surface" and budget >= reached_compute(document.grid)
+        share = np.clip(np.log2(budget / (reached_compute(document.grid) or np.inf)), 0.0, 1.0)
+        moves = (document.method == "surface") * share
         doublings = [
-            o.beyond
+            2 * o.beyond
             + moves * abs(np.log2(o.allocation.rollouts_per_problem / best_n))
-            + (moves and document.hold != "B") * abs(np.log2(o.allocation.problems_per_batch / best_b))
+            + (document.hold != "B") * moves * abs(np.log2(o.allocation.problems_per_batch / best_b))
             for o in prediction.options
         ]
         risk = _RISK * np.array(doublings)

@@ -219,13 +219,14 @@ def test_expected_loss_by_hand(
         assert o.probability == pytest.approx(expected[place][1], abs=0.021)
     document = shared.law(name).document
     best_b, best_n = document.rules.best
-    moves = document.method == "surface" and budget >= reached_compute(document.grid)
+    share = np.clip(np.log2(budget / reached_compute(document.grid)), 0.0, 1.0)
+    moves = (document.method == "surface") * share
 
     def risked(place: tuple[int, int]) -> float:
         b, n = place
         past = max(math.log2(8 / n), math.log2(n / 512), 0.0) + ("nothing" in name and b in (8, 128))
         moved = abs(math.log2(n / best_n)) + (document.hold != "B") * abs(math.log2(b / best_b))
-        return float(expected[place][0] + _RISK * (past + moves * moved))
+        return float(expected[place][0] + _RISK * (2 * past + moves * moved))
 
     order = [risked((o.allocation.problems_per_batch, o.allocation.rollouts_per_problem)) for o in p.options]
     assert order[0] == pytest.approx(min(map(risked, expected)), abs=1e-9)
