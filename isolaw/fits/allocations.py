@@ -105,16 +105,13 @@ def drop_far(
 ) -> list[CandidateAllocation]:
     """Return the candidates `near_runs`, or all if there are none, and flag the others."""
     nearby = near_runs(document, candidates, budget)
-    if nearby and (
-        absent := sorted(
-            {c.level(document.axis) for c in candidates if c.measured}
-            - {c.level(document.axis) for c in nearby}
-        )
-    ):
-        text = (
-            f"the runs of {SYMBOL_OF[document.axis]} = {', '.join(map(str, absent))} ended before a tenth of "
-        )
-        flags.append(Flag(Code.LIMITED, text + "this budget, so they do not compete"))
+    axes: list[AxisName] = ["rollouts_per_problem", "problems_per_batch"]
+    for axis in () if not nearby else axes[:1] if document.hold == "B" else axes:
+        absent = {c.level(axis) for c in candidates if c.measured} - {c.level(axis) for c in nearby}
+        if absent:
+            runs = f"the runs of {SYMBOL_OF[axis]} = {', '.join(map(str, sorted(absent)))}"
+            text = f"{runs} ended before a tenth of this budget, so they do not compete"
+            flags.append(Flag(Code.LIMITED, text))
     return nearby or candidates
 
 

@@ -201,6 +201,15 @@ def cut_of(law: Law, model: RewardModel, budget: float, places: Places) -> Slice
     return slices(model, np.array([float(int(budget))]), allowed, more)
 
 
+def test_a_batch_whose_runs_ended_early_does_not_leave_without_a_word(synthetic: Make) -> None:
+    """Its reward at the budget cannot be known, and the others' expected loss does not count it."""
+    ends = {16: 3e6, 64: 1e6, 256: 1e6}
+    shapes = [(b, n) for b in ends for n in (4, 16, 64)]
+    law = isolaw.fit(synthetic(shapes, compute=lambda b, _: ends[b], seeds=1), draws=20)
+    texts = [str(flag) for flag in flags_with(law.predict(2e7).flags, Code.LIMITED)]
+    assert any("the runs of B_p = 64, 256 ended before a tenth of this budget" in text for text in texts)
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("budget", [3e4, 4e5])
 def test_expected_loss_by_hand(
