@@ -103,10 +103,11 @@ def _sweep_data(sweep: FirstSweep) -> dict[str, Any]:
 def _answer(advice: Advice) -> list[str]:
     """Return where to start and why, which race to run, and how to find its lr: a line each."""
     if not advice.sweeps:
+        most = advice.case.max_batch_rollouts
+        limit = "" if most is None else f" with at most {most:,} rollouts a step"
         return [
             _start_line(advice),
-            "No sweep of three n, each with enough steps to learn, fits into this budget with at most "
-            f"{advice.case.most:,} rollouts a step.",
+            f"No sweep of three n, each with enough steps to learn, fits into this budget{limit}.",
         ]
     lr, batch, grid = advice.sweeps
     return [
