@@ -271,10 +271,10 @@ def _options_of(
     most_loss: float = math.inf,
     unit: float = 1.0,
 ) -> list[Option]:
-    """Return the best candidate, and all others that lose at most ``most_loss``, in order of expected loss.
+    """Return the best candidate, and all others that lose at most ``most_loss``, the best first.
 
-    ``cut`` contains the rewards at the budget. ``risks`` are added to the losses that determine the order. If
-    ``unsure``, the rewards have no intervals. ``unit`` is the reward's unit.
+    ``cut`` contains the rewards at the budget. Candidates are ranked by their expected loss plus their
+    ``risks``. If ``unsure``, the rewards have no intervals. ``unit`` is the reward's unit.
     """
     reward = cut.reward[:, 0]
     loss = reward.max(axis=1, keepdims=True) - reward[:, cut.place]

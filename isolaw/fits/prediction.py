@@ -61,7 +61,7 @@ class Prediction(Shown):
 
     compute: int  #: the budget C
     unit: str  #: unit of the budget: rollouts, tokens or seconds
-    #: Allocations in order of expected loss, the recommended allocation first; empty if nothing can be
+    #: Allocations as `isolaw.fits.predict` ranks them, the recommended one first; empty if nothing can be
     #: compared. A law leaves out allocations with an expected loss above its tolerance.
     options: list[Option]
     #: The n, B_p and M with the highest reward at the budget. What the law holds fixed has no interval.
