@@ -4,7 +4,7 @@ Every sweep of `SWEEPS`, all real trainings, is cut to a share of its compute C.
 n*(C), the n that loses least, and rewards at C with intervals (`statement`); so do
 
     paper          the paper's method: record points, exponential curves, the highest
-    best measured  the n with the highest mean over the last tenth of its checkpoints
+    best measured  the n with the highest mean at the largest compute that three n reached
     isoflop        parabolas in log n at equal budgets and a line through their vertices (`isolaw.fits.rules`)
     half slope     the same, with half of the line's slope beyond the runs
     process        scikit-learn's Gaussian process about a line (`rivals.process`)

@@ -2,7 +2,7 @@
 
     process        scikit-learn's Gaussian process about a line: Matérn, a length scale for each axis
     best measured  the configuration with the highest mean over the last tenth of its checkpoints
-    isoflop        parabolas in log n at equal budgets and a line through their vertices (`isolaw.fits.rules`)
+    best measured  the configuration with the highest mean at the largest compute that three reached
     half slope     the same with half of the line's slope beyond the runs
 
 The process chooses among the allocations that isolaw compares beyond the runs. IsoFLOP and half slope choose

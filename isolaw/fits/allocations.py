@@ -105,14 +105,16 @@ def drop_far(
 ) -> list[CandidateAllocation]:
     """Return the candidates `near_runs`, or all if there are none, and flag the others."""
     nearby = near_runs(document, candidates, budget)
+    if not nearby:
+        return candidates
     axes: list[AxisName] = ["rollouts_per_problem", "problems_per_batch"]
-    for axis in () if not nearby else axes[:1] if document.hold == "B" else axes:
+    for axis in axes[:1] if document.hold == "B" else axes:  # with fixed B, B_p follows from n
         absent = {c.level(axis) for c in candidates if c.measured} - {c.level(axis) for c in nearby}
         if absent:
             runs = f"the runs of {SYMBOL_OF[axis]} = {', '.join(map(str, sorted(absent)))}"
             text = f"{runs} ended before a tenth of this budget, so they do not compete"
             flags.append(Flag(Code.LIMITED, text))
-    return nearby or candidates
+    return nearby
 
 
 def affordable_candidates(

@@ -36,6 +36,15 @@ def test_the_best_measured_is_that_of_the_last_tenth() -> None:
     assert (rules.best_measured, rules.best) == (32, (16, 32))
 
 
+def test_the_best_measured_is_meant_at_one_compute() -> None:
+    """With equal steps, the largest n ends with the highest reward, at a compute that no other n reached."""
+    runs = [curve(n, 4.0, 0.0, end=1e4 * n) for n in LEVELS]
+    rising = [replace(c, reward=c.reward + 0.2 * np.log(c.compute)) for c in runs]
+    last = {c.rollouts_per_problem: c.mean[-1] for c in rising}
+    assert max(last, key=last.__getitem__) == 256
+    assert simple_rules(rising).best_measured == 64  # the best of the three that ran as far as n = 64
+
+
 def test_fewer_than_three_n_have_no_isoflop() -> None:
     rules = simple_rules([curve(n, 5.0, 0.0) for n in LEVELS[:2]])
     assert rules.choices(1e6) == {"best_measured": 16}
